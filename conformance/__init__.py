@@ -1,0 +1,1 @@
+"""Implementations under test, running them, reports and the command line."""

@@ -1,0 +1,1 @@
+"""One file per implementation family that the suite can ask."""

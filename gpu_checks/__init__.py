@@ -1,0 +1,1 @@
+"""Real memory: allocation, views and quantised round trips."""

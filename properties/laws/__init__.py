@@ -1,0 +1,5 @@
+"""The laws, one file per area of the catalogue."""
+
+from kvconform.properties.laws import page
+
+__all__ = ["page"]

@@ -1,0 +1,249 @@
+"""The sampling engine: Hypothesis looks for inputs on which a law breaks and shrinks them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import hypothesis.errors
+from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis import strategies as st
+
+from kvconform.properties.given import LARGEST, Given, Rejected
+from kvconform.properties.law import Law, Violation
+from kvconform.reference.interface import Implementation, Refused, Unsupported
+
+SMALL = tuple(range(0, 13)) + (15, 16, 17, 23, 24, 31, 32, 33)
+"""Offsets met most often: block edges lie among small numbers."""
+
+_IS_SMALL = frozenset(SMALL)
+
+HUGE = -1
+NOTHING = -2
+
+
+@dataclass
+class Outcome:
+    """What sampling one law on one kind found.
+
+    ``verdict`` is held, violated, unsupported, inconclusive or broken; ``examples`` counts the
+    runs that met every assumption; ``case`` holds the draws of the smallest failing run.
+    """
+
+    verdict: str
+    examples: int = 0
+    message: str = ""
+    case: dict[str, Any] = field(default_factory=dict)
+
+
+class Fault(Exception):
+    """The implementation raised what is neither an answer nor a refusal."""
+
+
+class TooSlow(BaseException):
+    """One run of a law exceeded its time limit; not an `Exception`, so nothing swallows it."""
+
+
+class SampledGiven(Given):
+    """Draws from Hypothesis and records every draw by its name."""
+
+    def __init__(
+        self, implementation: Implementation, kind: str, draw: Callable[[st.SearchStrategy[Any]], Any]
+    ) -> None:
+        super().__init__(implementation, kind)
+        self.case: dict[str, Any] = {}
+        self._draw = draw
+
+    def integer(
+        self,
+        name: str,
+        *,
+        at_least: int = 0,
+        at_most: int | None = None,
+        multiple_of: int = 1,
+        typical: Sequence[int] = (),
+    ) -> int:
+        value = self._integer(at_least, at_most, multiple_of, tuple(typical), optional=False)
+        assert value is not None
+        self.case[name] = value
+        return value
+
+    def optional(
+        self,
+        name: str,
+        *,
+        at_least: int = 0,
+        at_most: int | None = None,
+        multiple_of: int = 1,
+        typical: Sequence[int] = (),
+    ) -> int | None:
+        value = self._integer(at_least, at_most, multiple_of, tuple(typical), optional=True)
+        self.case[name] = value
+        return value
+
+    def choice(self, name: str, options: Sequence[Any]) -> Any:
+        value = options[0] if len(options) == 1 else self._draw(_one_of(tuple(options)))
+        self.case[name] = value
+        return value
+
+    def _integer(
+        self, at_least: int, at_most: int | None, multiple_of: int, typical: tuple[int, ...], optional: bool
+    ) -> int | None:
+        highest = max(LARGEST, at_least) if at_most is None else at_most
+        low = -(-at_least // multiple_of)
+        high = highest // multiple_of
+        if high < low:
+            raise Rejected
+        picked: int = self._draw(_values(typical, optional))
+        if picked == NOTHING:
+            return None
+        if picked == HUGE:
+            return (low + self._draw(_upto(high - low))) * multiple_of
+        # A typical value stands for itself where it is in range; a small one is an offset.
+        value = picked if low <= picked <= high and picked not in _IS_SMALL else low + picked
+        if value > high:
+            value = low + picked % (high - low + 1)
+        return value * multiple_of
+
+
+@lru_cache(maxsize=None)
+def _values(typical: tuple[int, ...], optional: bool) -> st.SearchStrategy[int]:
+    values = sorted({*SMALL, *typical}) + [HUGE] * 3
+    if optional:
+        values = [NOTHING] * len(values) + values
+    return st.sampled_from(values)
+
+
+@lru_cache(maxsize=4096)
+def _upto(span: int) -> st.SearchStrategy[int]:
+    return st.integers(0, span)
+
+
+@lru_cache(maxsize=None)
+def _one_of(options: tuple[Any, ...]) -> st.SearchStrategy[Any]:
+    return st.sampled_from(options)
+
+
+def run_law(law: Law, implementation: Implementation, given_inputs: Given) -> None:
+    """Run a law once, its outcome told by what is raised.
+
+    Returns when it holds. Raises `Violation`, `Unsupported`, `Rejected` or `Fault`; a refusal that
+    the law does not expect is a violation, since laws draw well-formed inputs.
+    """
+    try:
+        law.check(implementation, given_inputs)
+    except (Violation, Unsupported, Rejected):
+        raise
+    except Refused as refusal:
+        raise Violation(f"refused a well-formed input: {refusal}") from refusal
+    except (MemoryError, RecursionError) as error:
+        raise Fault(f"{type(error).__name__}: {error}") from error
+    except Exception as error:
+        if type(error).__module__.startswith("hypothesis"):
+            raise
+        raise Fault(f"{type(error).__name__}: {error}") from error
+
+
+def sample(
+    law: Law,
+    implementation: Implementation,
+    kind: str,
+    *,
+    examples: int,
+    seed_number: int,
+    seconds_per_run: float = 5.0,
+    trace: Callable[[dict[str, Any]], None] | None = None,
+) -> Outcome:
+    """Look for a case of the law that fails, and shrink it.
+
+    The same seed gives the same outcome whatever else runs, since each law and kind derives its
+    own from it. ``trace`` is called with the draws before each run ends, to find the case after
+    which a process died.
+    """
+    missing = law.missing(implementation, kind)
+    if missing is not None:
+        return Outcome("unsupported", message=missing)
+    counted = 0
+    lacking: list[str] = []
+    failure: dict[str, Any] = {}
+
+    @st.composite
+    def runs(draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:
+        nonlocal counted
+        inputs = SampledGiven(implementation, kind, draw)
+        try:
+            with time_limit(seconds_per_run):
+                run_law(law, implementation, inputs)
+        except Rejected:
+            hypothesis.reject()
+        except Unsupported as absent:
+            lacking.append(str(absent))
+            hypothesis.reject()
+        except (Violation, Fault):
+            failure.clear()
+            failure.update(inputs.case)
+            raise
+        except TooSlow:
+            # Hypothesis lets a BaseException through: a hang is reported as met, never shrunk.
+            failure.update(inputs.case)
+            raise
+        counted += 1
+
+    @seed(zlib.crc32(f"{seed_number}:{law.id}:{kind}".encode()))
+    @settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+        print_blob=False,
+        verbosity=Verbosity.quiet,
+    )
+    @given(runs())
+    def search(_: None) -> None:
+        pass
+
+    try:
+        search()
+    except Violation as violation:
+        return Outcome("violated", counted, str(violation), dict(failure))
+    except Fault as fault:
+        return Outcome("broken", counted, str(fault), dict(failure))
+    except TooSlow:
+        message = f"no answer within {seconds_per_run:g} s"
+        return Outcome("broken", counted, message, dict(failure))
+    except hypothesis.errors.Flaky:
+        return Outcome("broken", counted, "answers differently to the same question", dict(failure))
+    except hypothesis.errors.Unsatisfiable:
+        pass
+    if counted:
+        return Outcome("held", counted)
+    if lacking:
+        return Outcome("unsupported", message=lacking[0])
+    return Outcome("inconclusive", message="no drawn input met the assumptions of the law")
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise `TooSlow` in the body after so many seconds, where the platform can interrupt it."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(_signal: int, _frame: object) -> None:
+        raise TooSlow
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

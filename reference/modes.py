@@ -1,0 +1,171 @@
+"""Quantisation modes and the bytes they store (FACTS section 10)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvconform.reference.arithmetic import cdiv, round_up
+from kvconform.reference.interface import Refused
+from kvconform.reference.specs import DTYPE_BYTES, LATENT, AttentionSpec
+
+MODES = {
+    "NONE": 0,
+    "FP8_PER_TENSOR": 1,
+    "INT8_PER_TOKEN_HEAD": 2,
+    "FP8_PER_TOKEN_HEAD": 3,
+    "INT4_PER_TOKEN_HEAD": 4,
+    "NVFP4": 5,
+    "TURBOQUANT_K8V4": 6,
+    "TURBOQUANT_4BIT_NC": 7,
+    "TURBOQUANT_K3V4_NC": 8,
+    "TURBOQUANT_3BIT_NC": 9,
+}
+"""Mode names and their values in the base revision. Names are the identity."""
+
+FAMILIES = {
+    "per_token_head": ("INT8_PER_TOKEN_HEAD", "FP8_PER_TOKEN_HEAD", "INT4_PER_TOKEN_HEAD"),
+    "nvfp4": ("NVFP4",),
+    "turboquant": (
+        "TURBOQUANT_K8V4",
+        "TURBOQUANT_4BIT_NC",
+        "TURBOQUANT_K3V4_NC",
+        "TURBOQUANT_3BIT_NC",
+    ),
+}
+
+SCALE_BYTES = 4
+"""One float32 scale."""
+
+
+@dataclass(frozen=True)
+class CacheFormat:
+    """What one cache dtype string means.
+
+    ``mode`` names the quantisation mode, ``dtype`` the element type of the cache (None: the
+    model's own), and ``variant`` what else a reader must know to decode the bytes.
+    """
+
+    mode: str
+    dtype: str | None
+    variant: str = ""
+
+
+CACHE_DTYPES = {
+    "auto": CacheFormat("NONE", None),
+    "float16": CacheFormat("NONE", "float16"),
+    "bfloat16": CacheFormat("NONE", "bfloat16"),
+    "fp8": CacheFormat("FP8_PER_TENSOR", "uint8", "e4m3"),
+    "fp8_e4m3": CacheFormat("FP8_PER_TENSOR", "uint8", "e4m3"),
+    "fp8_e5m2": CacheFormat("FP8_PER_TENSOR", "uint8", "e5m2"),
+    "fp8_inc": CacheFormat("FP8_PER_TENSOR", "float8_e4m3fn", "e4m3"),
+    "fp8_ds_mla": CacheFormat("FP8_PER_TENSOR", "uint8", "ds_mla"),
+    "turboquant_k8v4": CacheFormat("TURBOQUANT_K8V4", "uint8"),
+    "turboquant_4bit_nc": CacheFormat("TURBOQUANT_4BIT_NC", "uint8"),
+    "turboquant_k3v4_nc": CacheFormat("TURBOQUANT_K3V4_NC", "uint8"),
+    "turboquant_3bit_nc": CacheFormat("TURBOQUANT_3BIT_NC", "uint8"),
+    "int4_per_token_head": CacheFormat("INT4_PER_TOKEN_HEAD", "uint8"),
+    "int8_per_token_head": CacheFormat("INT8_PER_TOKEN_HEAD", "int8"),
+    "fp8_per_token_head": CacheFormat("FP8_PER_TOKEN_HEAD", "uint8"),
+    "nvfp4": CacheFormat("NVFP4", "uint8"),
+    "nvfp4_4over6": CacheFormat("NVFP4", "uint8", "4over6"),
+}
+"""Accepted cache dtype strings of the base revision."""
+
+_TURBOQUANT_BITS = {
+    "TURBOQUANT_4BIT_NC": (4, 4),
+    "TURBOQUANT_K3V4_NC": (3, 4),
+    "TURBOQUANT_3BIT_NC": (3, 3),
+}
+
+
+def families(mode: str) -> tuple[str, ...]:
+    """The families that a mode belongs to."""
+    return tuple(name for name, members in FAMILIES.items() if mode in members)
+
+
+def quant_mode(cache_dtype: str) -> str:
+    """The mode that a cache dtype string means.
+
+    Raises `Refused` for an unknown string: taking it as unquantised would misread the cache.
+    """
+    if cache_dtype not in CACHE_DTYPES:
+        raise Refused(f"unknown cache dtype {cache_dtype!r}")
+    return CACHE_DTYPES[cache_dtype].mode
+
+
+def stored_bytes(spec: AttentionSpec) -> int:
+    """Bytes stored for one state of one KV head in the spec's mode, K and V together.
+
+    Source: the table of FACTS section 10. Raises `Refused` for a head size that the mode cannot
+    pack without losing elements, and for a mode that has no latent (MLA) layout.
+    """
+    k = spec.head_size
+    v = spec.head_size_v if spec.head_size_v is not None else spec.head_size
+    mode = spec.kv_quant_mode
+    if isinstance(spec, LATENT):
+        return _stored_latent_bytes(spec.dtype, mode, k + v)
+    if mode == "NONE":
+        return (k + v) * DTYPE_BYTES[spec.dtype]
+    if mode == "FP8_PER_TENSOR":
+        return k + v
+    if mode in ("INT8_PER_TOKEN_HEAD", "FP8_PER_TOKEN_HEAD"):
+        return k + v + 2 * SCALE_BYTES
+    if mode == "INT4_PER_TOKEN_HEAD":
+        if k % 2 != 0 or v % 2 != 0:
+            raise Refused(f"an odd head size would lose a nibble (K {k}, V {v})")
+        return k // 2 + v // 2 + 2 * SCALE_BYTES
+    if mode == "NVFP4":
+        if k != v or k % 16 != 0:
+            raise Refused(f"nvfp4 needs equal K and V heads of a multiple of 16 (K {k}, V {v})")
+        return 2 * (k // 2 + k // 16)
+    if mode == "TURBOQUANT_K8V4":
+        return round_up(k + cdiv(4 * v, 8) + 4, 2)
+    if mode in _TURBOQUANT_BITS:
+        key_bits, value_bits = _TURBOQUANT_BITS[mode]
+        return round_up(cdiv(key_bits * k, 8) + 2 + cdiv(value_bits * v, 8) + 4, 2)
+    raise Refused(f"unknown quantisation mode {mode!r}")
+
+
+def _stored_latent_bytes(dtype: str, mode: str, latent: int) -> int:
+    if mode == "NONE":
+        return latent * DTYPE_BYTES[dtype]
+    if mode == "FP8_PER_TENSOR":
+        return latent
+    if mode in ("INT8_PER_TOKEN_HEAD", "FP8_PER_TOKEN_HEAD"):
+        return latent + 2 * SCALE_BYTES
+    if mode == "INT4_PER_TOKEN_HEAD":
+        if latent % 2 != 0:
+            raise Refused(f"an odd latent would lose a nibble ({latent})")
+        return latent // 2 + 2 * SCALE_BYTES
+    raise Refused(f"mode {mode} has no layout for a latent")
+
+
+def payload_bits(spec: AttentionSpec) -> int:
+    """Least bits that the elements, scales and zero points of one (KV head, state) need.
+
+    Counted from the format: so many bits an element, so many scales of so many bits. No packing,
+    no rounding; this is what any layout of the mode must hold.
+    """
+    k = spec.head_size
+    v = spec.head_size_v if spec.head_size_v is not None else spec.head_size
+    mode = spec.kv_quant_mode
+    if mode == "NONE":
+        return (k + v) * 8 * DTYPE_BYTES[spec.dtype]
+    if mode == "FP8_PER_TENSOR":
+        return (k + v) * 8
+    if mode in ("INT8_PER_TOKEN_HEAD", "FP8_PER_TOKEN_HEAD"):
+        return (k + v) * 8 + _sides(v) * 32
+    if mode == "INT4_PER_TOKEN_HEAD":
+        return (k + v) * 4 + _sides(v) * 32
+    if mode == "NVFP4":
+        return (k + v) * 4 + (cdiv(k, 16) + cdiv(v, 16)) * 8
+    if mode == "TURBOQUANT_K8V4":
+        return k * 8 + v * 4 + 32
+    if mode in _TURBOQUANT_BITS:
+        key_bits, value_bits = _TURBOQUANT_BITS[mode]
+        return k * key_bits + 16 + v * value_bits + 32
+    raise Refused(f"unknown quantisation mode {mode!r}")
+
+
+def _sides(head_size_v: int) -> int:
+    return 1 if head_size_v == 0 else 2

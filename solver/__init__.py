@@ -1,0 +1,1 @@
+"""Symbolic integers, path exploration and verdicts of proof."""
