@@ -73,9 +73,7 @@ def release(version: str, *, progress: Progress | None = None) -> Path:
         return _fetch(root, wanted, progress)
     except OSError as error:
         why = error.strerror or str(error)
-        message = (
-            f"cannot keep vLLM {wanted} in {root} (KVCONFORM_CACHE names another place): {why}"
-        )
+        message = f"cannot keep vLLM {wanted} in {root} (KVCONFORM_CACHE names another place): {why}"
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise ReleaseError(message, "space" if full else "cache") from error
 
@@ -167,9 +165,7 @@ def _choose(packages: list[DistributionPackage], wanted: Version) -> Distributio
     raise ReleaseError(message, "unknown")
 
 
-def _install(
-    client: PyPISimple, package: DistributionPackage, root: Path, progress: Progress | None
-) -> Path:
+def _install(client: PyPISimple, package: DistributionPackage, root: Path, progress: Progress | None) -> Path:
     """Fetch and unpack beside the final place, move there last; only for the holder of the lock."""
     import shutil
     import tempfile
@@ -206,7 +202,7 @@ def _download(
         client.download_package(
             replace(package, digests={"sha256": digest}),
             archive,
-            progress=lambda length: _Tracker(progress, length or package.size),
+            progress=lambda length: _Tracker(progress, length),
             timeout=SILENCE,
             # The digest is that of the file, so no server may compress it once more on the way.
             headers={"Accept-Encoding": "identity"},

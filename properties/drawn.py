@@ -16,15 +16,14 @@ from kvconform.reference.deployment import Deployment
 from kvconform.reference.modes import MODES
 from kvconform.reference.pages import unpadded_page_size_bytes
 from kvconform.reference.specs import (
-    ATTENTION_KINDS,
     FULL_KINDS,
     KINDS,
     LATENT_KINDS,
     WINDOW_KINDS,
-    AttentionSpec,
     Mamba,
     Spec,
     UniformType,
+    defaults,
     field_names,
 )
 
@@ -50,13 +49,14 @@ def spec(
     *,
     padding: Sequence[str] = ("none", "hand", "aligned"),
     packed: bool = True,
+    narrowest: int = 1,
     **fixed: Any,
 ) -> Any:
     """A well-formed spec of the kind under test, or of another named kind.
 
     ``padding`` lists which paddings may be met: none, one asked for by hand (at least the
     contents), or one that an alignment derives. ``packed`` lets overrides of head slots and
-    content be met. ``fixed`` fields are not drawn.
+    content be met. Heads are at least ``narrowest`` elements wide. ``fixed`` fields are not drawn.
     """
     kind = given.kind if kind is None else kind
     if kind == "mamba":
@@ -76,13 +76,13 @@ def spec(
         )
     if "head_size" not in fixed:
         values["head_size"] = given.integer(
-            f"{name}.head_size", at_least=1, at_most=1 << 16, typical=HEAD_SIZES
+            f"{name}.head_size", at_least=narrowest, at_most=1 << 16, typical=HEAD_SIZES
         )
     if "dtype" not in fixed:
         values["dtype"] = given.choice(f"{name}.dtype", FLOAT_DTYPES)
     if "head_size_v" in has and kind not in LATENT_KINDS and "head_size_v" not in fixed:
         values["head_size_v"] = given.optional(
-            f"{name}.head_size_v", at_least=1, at_most=1 << 16, typical=HEAD_SIZES
+            f"{name}.head_size_v", at_least=narrowest, at_most=1 << 16, typical=HEAD_SIZES
         )
     if packed and "num_head_slots" in has and "state_content_bytes" in has:
         if "num_head_slots" not in fixed:
@@ -269,7 +269,7 @@ CHANGES: dict[str, Sequence[Any] | tuple[int, int]] = {
     "head_size": (1, 1 << 16),
     "head_size_v": (1, 1 << 16),
     "dtype": ["bfloat16", "float32", "uint8"],
-    "kv_quant_mode": ["NONE", "FP8_PER_TENSOR", "INT8_PER_TOKEN_HEAD", "FP8_PER_TOKEN_HEAD", "NVFP4"],
+    "kv_quant_mode": ["NONE", "FP8_PER_TENSOR"],
     "page_size_padded": (0, 1 << 40),
     "indexes_kv_by_block_stride": [False, True],
     "num_head_slots": (1, 1 << 17),
@@ -352,13 +352,20 @@ def deployment(
     )
 
 
-def quantised(given: Given, name: str = "spec", kind: str | None = None, *, modes: Sequence[str] = ()) -> Any:
+def quantised(
+    given: Given,
+    name: str = "spec",
+    kind: str | None = None,
+    *,
+    modes: Sequence[str] = (),
+    narrowest: int = 1,
+    **fixed: Any,
+) -> Any:
     """An attention spec in a drawn mode, with the element type that the mode stores.
 
-    ``modes`` lists which may be met; by default every mode that both the implementation and the
-    reference name.
+    ``modes`` lists which may be met, of those that the implementation has; by default every mode
+    that the reference names. Heads are at least ``narrowest`` elements wide.
     """
-    kind = given.kind if kind is None else kind
     known = [mode for mode in modes or MODES if mode in given.implementation.quant_modes()]
     if not known:
         given.reject()
@@ -369,17 +376,12 @@ def quantised(given: Given, name: str = "spec", kind: str | None = None, *, mode
         kind,
         padding=("none",),
         packed=False,
-        kv_quant_mode=mode,
-        dtype=STORAGE_DTYPE.get(mode, "uint8"),
+        narrowest=narrowest,
+        **{"kv_quant_mode": mode, "dtype": STORAGE_DTYPE.get(mode, "uint8"), **fixed},
     )
 
 
-def attention_kinds_of(given: Given) -> tuple[str, ...]:
-    """The attention kinds that the implementation has."""
-    has = given.implementation.kinds()
-    return tuple(kind for kind in ATTENTION_KINDS if kind in has)
-
-
-def is_attention(value: object) -> bool:
-    """Whether the value is a spec of an attention kind."""
-    return isinstance(value, AttentionSpec)
+def needed(kind: str) -> dict[str, int]:
+    """The smallest values of a kind's own fields that have no default."""
+    names = ("sliding_window", "attention_chunk_size", "rswa_window")
+    return {name: 1 for name in names if name in field_names(kind) and name not in defaults(kind)}

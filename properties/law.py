@@ -102,13 +102,21 @@ def law(
     return register
 
 
+OBSERVERS: list[Callable[[], None]] = []
+"""Called whenever a law checks a condition: how an engine tells that a law is not vacuous."""
+
+
 def ensure(condition: bool, message: str) -> None:
     """Raise `Violation` unless the condition holds; the message says got, wanted and formula."""
+    for observe in OBSERVERS:
+        observe()
     if not condition:
         raise Violation(message)
 
 
 def ensure_equal(got: object, wanted: object, what: str, formula: str) -> None:
     """Raise `Violation` unless got equals wanted, saying which quantity and by which formula."""
+    for observe in OBSERVERS:
+        observe()
     if not got == wanted:
         raise Violation(f"{what}: got {got}, wanted {wanted} = {formula}")

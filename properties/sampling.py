@@ -51,7 +51,12 @@ class TooSlow(BaseException):
 
 
 class SampledGiven(Given):
-    """Draws from Hypothesis and records every draw by its name."""
+    """Draws from Hypothesis and records every draw by its name.
+
+    A draw from Hypothesis costs far more than the arithmetic that most laws do. So one byte string
+    is drawn for the whole run, and every input picks with its next byte from a list that has the
+    simplest value first: Hypothesis then makes a case smaller by making bytes smaller.
+    """
 
     def __init__(
         self, implementation: Implementation, kind: str, draw: Callable[[st.SearchStrategy[Any]], Any]
@@ -59,6 +64,8 @@ class SampledGiven(Given):
         super().__init__(implementation, kind)
         self.case: dict[str, Any] = {}
         self._draw = draw
+        self._bytes: bytes = draw(_BYTES)
+        self._used = 0
 
     def integer(
         self,
@@ -71,7 +78,7 @@ class SampledGiven(Given):
     ) -> int:
         value = self._integer(at_least, at_most, multiple_of, tuple(typical), optional=False)
         assert value is not None
-        self.case[name] = value
+        self._record(name, value)
         return value
 
     def optional(
@@ -84,13 +91,25 @@ class SampledGiven(Given):
         typical: Sequence[int] = (),
     ) -> int | None:
         value = self._integer(at_least, at_most, multiple_of, tuple(typical), optional=True)
-        self.case[name] = value
+        self._record(name, value)
         return value
 
     def choice(self, name: str, options: Sequence[Any]) -> Any:
-        value = options[0] if len(options) == 1 else self._draw(_one_of(tuple(options)))
-        self.case[name] = value
+        value = options[0] if len(options) == 1 else self._pick(options)
+        self._record(name, value)
         return value
+
+    def _record(self, name: str, value: Any) -> None:
+        if name in self.case:
+            raise ValueError(f"the law draws {name!r} twice: a case could not be replayed")
+        self.case[name] = value
+
+    def _pick(self, values: Sequence[Any]) -> Any:
+        if self._used == len(self._bytes):
+            self._bytes, self._used = self._draw(_BYTES), 0
+        byte = self._bytes[self._used]
+        self._used += 1
+        return values[byte % len(values)]
 
     def _integer(
         self, at_least: int, at_most: int | None, multiple_of: int, typical: tuple[int, ...], optional: bool
@@ -100,11 +119,11 @@ class SampledGiven(Given):
         high = highest // multiple_of
         if high < low:
             raise Rejected
-        picked: int = self._draw(_values(typical, optional))
+        picked: int = self._pick(_values(typical, optional))
         if picked == NOTHING:
             return None
         if picked == HUGE:
-            return (low + self._draw(_upto(high - low))) * multiple_of
+            return (low + int(self._draw(_upto(high - low)))) * multiple_of
         # A typical value stands for itself where it is in range; a small one is an offset.
         value = picked if low <= picked <= high and picked not in _IS_SMALL else low + picked
         if value > high:
@@ -112,22 +131,18 @@ class SampledGiven(Given):
         return value * multiple_of
 
 
-@lru_cache(maxsize=None)
-def _values(typical: tuple[int, ...], optional: bool) -> st.SearchStrategy[int]:
-    values = sorted({*SMALL, *typical}) + [HUGE] * 3
-    if optional:
-        values = [NOTHING] * len(values) + values
-    return st.sampled_from(values)
+_BYTES = st.binary(min_size=24, max_size=24)
+
+
+@lru_cache(maxsize=1024)
+def _values(typical: tuple[int, ...], optional: bool) -> tuple[int, ...]:
+    values = [*sorted({*SMALL, *typical}), HUGE, HUGE]
+    return tuple([NOTHING] * len(values) + values if optional else values)
 
 
 @lru_cache(maxsize=4096)
 def _upto(span: int) -> st.SearchStrategy[int]:
     return st.integers(0, span)
-
-
-@lru_cache(maxsize=None)
-def _one_of(options: tuple[Any, ...]) -> st.SearchStrategy[Any]:
-    return st.sampled_from(options)
 
 
 def run_law(law: Law, implementation: Implementation, given_inputs: Given) -> None:
@@ -163,8 +178,8 @@ def sample(
     """Look for a case of the law that fails, and shrink it.
 
     The same seed gives the same outcome whatever else runs, since each law and kind derives its
-    own from it. ``trace`` is called with the draws before each run ends, to find the case after
-    which a process died.
+    own from it. ``trace`` is called as each run begins with its draws, a mapping that fills up as
+    the law asks: a caller that keeps it can tell the case in which a process died.
     """
     missing = law.missing(implementation, kind)
     if missing is not None:
@@ -177,6 +192,8 @@ def sample(
     def runs(draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:
         nonlocal counted
         inputs = SampledGiven(implementation, kind, draw)
+        if trace is not None:
+            trace(inputs.case)
         try:
             with time_limit(seconds_per_run):
                 run_law(law, implementation, inputs)

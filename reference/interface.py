@@ -6,7 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fractions import Fraction
+
     from kvconform.reference.deployment import Deployment
+    from kvconform.reference.grouping import KVCacheGroupSpec
+    from kvconform.reference.planning import KVCacheConfig
     from kvconform.reference.specs import Spec
 
 
@@ -113,9 +117,80 @@ class Implementation:
 
     # Layers together (FACTS section 7)
 
-    def merge(self, specs: Sequence[Spec]) -> Spec:
-        """One spec that stands for all of the layers."""
+    def merge(self, specs: Sequence[Spec], kind: str | None = None) -> Spec:
+        """One spec that stands for all of the layers, by the rule of ``kind``.
+
+        By default the first layer's kind, which also says whose rule it is to merge nothing.
+        """
         raise Unsupported("merge")
+
+    def merge_without_asserts(self, specs: Sequence[Spec]) -> Spec:
+        """`merge` as it answers where assertions are off, as under ``python -O``."""
+        raise Unsupported("merge_without_asserts")
+
+    def merge_side_effects(self, specs: Sequence[Spec]) -> tuple[str, ...]:
+        """What a merge did to its members: one sentence for each changed or shared one."""
+        raise Unsupported("merge_side_effects")
+
+    def register_kv_cache_spec(self, kind: str, base: str) -> None:
+        """Register a third party's kind, uniform with a base kind of FACTS section 8.
+
+        Its specs have the fields of the base and are told by their ``kind``. Registering a kind
+        again alike changes nothing.
+        """
+        raise Unsupported("register_kv_cache_spec")
+
+    def is_uniform_type(self, specs: Sequence[Spec]) -> bool:
+        """Whether layers of these specs may share one block table as a uniform_type."""
+        raise Unsupported("is_uniform_type")
+
+    # Whole models (FACTS section 9)
+    #
+    # Layers are mappings from name to spec, one for each rank, and memory is bytes for each rank.
+    # An implementation that converts a mapping puts back into it whatever it changed in its own
+    # copy, so that plan/leaves-inputs can see it.
+
+    def get_kv_cache_groups(
+        self, layers: Mapping[str, Spec], deployment: Deployment
+    ) -> tuple[KVCacheGroupSpec, ...]:
+        """The groups of a whole model's layers."""
+        raise Unsupported("get_kv_cache_groups")
+
+    def get_kv_cache_configs(
+        self, ranks: Sequence[Mapping[str, Spec]], deployment: Deployment, available_memory: Sequence[int]
+    ) -> tuple[KVCacheConfig, ...]:
+        """Each rank's configuration; `Refused` when the memory serves no request of max length."""
+        raise Unsupported("get_kv_cache_configs")
+
+    def generate_scheduler_kv_cache_config(self, configs: Sequence[KVCacheConfig]) -> KVCacheConfig:
+        """The scheduler's view of the ranks' configurations."""
+        raise Unsupported("generate_scheduler_kv_cache_config")
+
+    def resolve_kv_cache_block_sizes(self, config: KVCacheConfig, deployment: Deployment) -> tuple[int, int]:
+        """Tokens per scheduler block, and tokens per prefix hash."""
+        raise Unsupported("resolve_kv_cache_block_sizes")
+
+    def get_max_concurrency(self, config: KVCacheConfig, deployment: Deployment) -> Fraction | float:
+        """Requests of max length that the pool holds."""
+        raise Unsupported("get_max_concurrency")
+
+    def estimate_max_model_len(
+        self, ranks: Sequence[Mapping[str, Spec]], deployment: Deployment, available_memory: Sequence[int]
+    ) -> int:
+        """The longest request, in tokens up to the max length, that the memory serves; 0 if none."""
+        raise Unsupported("estimate_max_model_len")
+
+    def max_admission_blocks_per_request(self, spec: Spec, deployment: Deployment) -> int:
+        """Blocks that run-time admission asks for before it takes in a request of max length."""
+        raise Unsupported("max_admission_blocks_per_request")
+
+    def needs_kv_cache_zeroing(self, config: KVCacheConfig) -> bool:
+        """Whether new blocks must be cleared before use."""
+        raise Unsupported("needs_kv_cache_zeroing")
+
+    def records_new_block_ids(self, config: KVCacheConfig) -> tuple[bool, ...]:
+        """For each group of the scheduler's view, whether its new blocks are reported for zeroing."""
+        raise Unsupported("records_new_block_ids")
 
 
 OPERATIONS = tuple(

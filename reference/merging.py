@@ -44,7 +44,7 @@ def merge(specs: Sequence[Spec]) -> Spec:
             if name not in free and getattr(other, name) != getattr(first, name):
                 raise Refused(f"layers of one group differ in {name}")
     if not isinstance(first, FullAttention):
-        return first
+        return replace(first)
     full = [spec for spec in specs if isinstance(spec, FullAttention)]
     window = _agreed("sliding_window", [layer.sliding_window for layer in full])
     chunk = _agreed("attention_chunk_size", [layer.attention_chunk_size for layer in full])

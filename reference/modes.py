@@ -42,21 +42,22 @@ class CacheFormat:
     """What one cache dtype string means.
 
     ``mode`` names the quantisation mode, ``dtype`` the element type of the cache (None: the
-    model's own), and ``variant`` what else a reader must know to decode the bytes.
+    model's own), and ``decoding`` the reader that the stored bytes need beyond both; strings with
+    the same three are the same format.
     """
 
     mode: str
     dtype: str | None
-    variant: str = ""
+    decoding: str = ""
 
 
 CACHE_DTYPES = {
     "auto": CacheFormat("NONE", None),
     "float16": CacheFormat("NONE", "float16"),
     "bfloat16": CacheFormat("NONE", "bfloat16"),
-    "fp8": CacheFormat("FP8_PER_TENSOR", "uint8", "e4m3"),
-    "fp8_e4m3": CacheFormat("FP8_PER_TENSOR", "uint8", "e4m3"),
-    "fp8_e5m2": CacheFormat("FP8_PER_TENSOR", "uint8", "e5m2"),
+    "fp8": CacheFormat("FP8_PER_TENSOR", "float8_e4m3fn", "e4m3"),
+    "fp8_e4m3": CacheFormat("FP8_PER_TENSOR", "float8_e4m3fn", "e4m3"),
+    "fp8_e5m2": CacheFormat("FP8_PER_TENSOR", "float8_e5m2", "e5m2"),
     "fp8_inc": CacheFormat("FP8_PER_TENSOR", "float8_e4m3fn", "e4m3"),
     "fp8_ds_mla": CacheFormat("FP8_PER_TENSOR", "uint8", "ds_mla"),
     "turboquant_k8v4": CacheFormat("TURBOQUANT_K8V4", "uint8"),
@@ -65,11 +66,16 @@ CACHE_DTYPES = {
     "turboquant_3bit_nc": CacheFormat("TURBOQUANT_3BIT_NC", "uint8"),
     "int4_per_token_head": CacheFormat("INT4_PER_TOKEN_HEAD", "uint8"),
     "int8_per_token_head": CacheFormat("INT8_PER_TOKEN_HEAD", "int8"),
-    "fp8_per_token_head": CacheFormat("FP8_PER_TOKEN_HEAD", "uint8"),
+    "fp8_per_token_head": CacheFormat("FP8_PER_TOKEN_HEAD", "float8_e4m3fn"),
     "nvfp4": CacheFormat("NVFP4", "uint8"),
-    "nvfp4_4over6": CacheFormat("NVFP4", "uint8", "4over6"),
+    "nvfp4_4over6": CacheFormat("NVFP4", "uint8"),
 }
-"""Accepted cache dtype strings of the base revision."""
+"""Accepted cache dtype strings of the base revision (FACTS section 10).
+
+Shipped releases store every fp8 cache as uint8, so that e4m3 and e5m2 bytes have one description
+(law quant/formats-injective); here the element type tells them apart. nvfp4_4over6 chooses its
+scales otherwise but is read like nvfp4.
+"""
 
 _TURBOQUANT_BITS = {
     "TURBOQUANT_4BIT_NC": (4, 4),
@@ -100,7 +106,7 @@ def stored_bytes(spec: AttentionSpec) -> int:
     pack without losing elements, and for a mode that has no latent (MLA) layout.
     """
     k = spec.head_size
-    v = spec.head_size_v if spec.head_size_v is not None else spec.head_size
+    v = spec.value_head_size
     mode = spec.kv_quant_mode
     if isinstance(spec, LATENT):
         return _stored_latent_bytes(spec.dtype, mode, k + v)
@@ -140,32 +146,45 @@ def _stored_latent_bytes(dtype: str, mode: str, latent: int) -> int:
     raise Refused(f"mode {mode} has no layout for a latent")
 
 
-def payload_bits(spec: AttentionSpec) -> int:
-    """Least bits that the elements, scales and zero points of one (KV head, state) need.
-
-    Counted from the format: so many bits an element, so many scales of so many bits. No packing,
-    no rounding; this is what any layout of the mode must hold.
-    """
+def element_bits(spec: AttentionSpec) -> int:
+    """Bits of the K and V elements of one (KV head, state), without any scale or rounding."""
     k = spec.head_size
-    v = spec.head_size_v if spec.head_size_v is not None else spec.head_size
+    v = spec.value_head_size
     mode = spec.kv_quant_mode
     if mode == "NONE":
         return (k + v) * 8 * DTYPE_BYTES[spec.dtype]
-    if mode == "FP8_PER_TENSOR":
+    if mode in ("FP8_PER_TENSOR", "INT8_PER_TOKEN_HEAD", "FP8_PER_TOKEN_HEAD"):
         return (k + v) * 8
-    if mode in ("INT8_PER_TOKEN_HEAD", "FP8_PER_TOKEN_HEAD"):
-        return (k + v) * 8 + _sides(v) * 32
-    if mode == "INT4_PER_TOKEN_HEAD":
-        return (k + v) * 4 + _sides(v) * 32
-    if mode == "NVFP4":
-        return (k + v) * 4 + (cdiv(k, 16) + cdiv(v, 16)) * 8
+    if mode in ("INT4_PER_TOKEN_HEAD", "NVFP4"):
+        return (k + v) * 4
     if mode == "TURBOQUANT_K8V4":
-        return k * 8 + v * 4 + 32
+        return k * 8 + v * 4
     if mode in _TURBOQUANT_BITS:
         key_bits, value_bits = _TURBOQUANT_BITS[mode]
-        return k * key_bits + 16 + v * value_bits + 32
+        return k * key_bits + v * value_bits
     raise Refused(f"unknown quantisation mode {mode!r}")
 
 
-def _sides(head_size_v: int) -> int:
-    return 1 if head_size_v == 0 else 2
+def scale_bits(spec: AttentionSpec) -> int:
+    """Bits of the scales, norms and zero points that one (KV head, state) must store.
+
+    Per token-head: one float32 for K and one for V, the 4-bit zero point riding in it. nvfp4: one
+    byte per 16 elements. turboquant: float16 scale and zero of V, and of K its float16 norm where
+    the keys are not fp8.
+    """
+    mode = spec.kv_quant_mode
+    if mode in FAMILIES["per_token_head"]:
+        sides = 1 if spec.value_head_size == 0 else 2
+        return sides * 8 * SCALE_BYTES
+    if mode == "NVFP4":
+        return (cdiv(spec.head_size, 16) + cdiv(spec.value_head_size, 16)) * 8
+    if mode == "TURBOQUANT_K8V4":
+        return 32
+    if mode in _TURBOQUANT_BITS:
+        return 16 + 32
+    return 0
+
+
+def payload_bits(spec: AttentionSpec) -> int:
+    """Least bits that any layout of the mode must hold for one (KV head, state)."""
+    return element_bits(spec) + scale_bits(spec)

@@ -32,8 +32,7 @@ def state_content_size_bytes(spec: AttentionSpec) -> int:
     """Bytes of one (head slot, state) cell: the override, else dense K and V."""
     if spec.state_content_bytes is not None:
         return spec.state_content_bytes
-    head_size_v = spec.head_size if spec.head_size_v is None else spec.head_size_v
-    return (spec.head_size + head_size_v) * DTYPE_BYTES[spec.dtype]
+    return (spec.head_size + spec.value_head_size) * DTYPE_BYTES[spec.dtype]
 
 
 def unpadded_page_size_bytes(spec: Spec) -> int:
@@ -75,7 +74,7 @@ def page_size_bytes(spec: Spec) -> int:
 
 
 def construct(spec: Spec) -> Spec:
-    """The spec with its derived padding filled in.
+    """The spec with its derived fields filled in: V head size and aligned padding.
 
     An aligned spec records its padded page only where that differs from the contents. Raises
     `Refused` for a model version other than None and "deepseek_v4" in a sliding_window_mla, for
@@ -89,11 +88,11 @@ def construct(spec: Spec) -> Spec:
             raise Refused(f"unsupported model version {spec.model_version!r}")
         if spec.alignment is not None and spec.alignment <= 0:
             raise Refused(f"alignment {spec.alignment} is not positive")
-        if spec.alignment is not None and spec.page_size_padded is None:
-            page = page_size_bytes(spec)
-            if page != unpadded_page_size_bytes(spec):
-                return replace(spec, page_size_padded=page)
-    page_size_bytes(spec)
+    page = page_size_bytes(spec)
+    if isinstance(spec, LATENT) and spec.page_size_padded is None and page != unpadded_page_size_bytes(spec):
+        spec = replace(spec, page_size_padded=page)
+    if isinstance(spec, AttentionSpec) and spec.head_size_v is None:
+        return replace(spec, head_size_v=spec.head_size)
     return spec
 
 
@@ -119,5 +118,5 @@ def copy_with_new_block_size(spec: Spec, block_size: int) -> Spec:
         states = states_per_block(spec)
         resized = replace(spec, block_size=block_size, page_size_padded=None)
         padded = spec.page_size_padded * states_per_block(resized) // states
-        return replace(resized, page_size_padded=padded)
-    return replace(spec, block_size=block_size)
+        return construct(replace(resized, page_size_padded=padded))
+    return construct(replace(spec, block_size=block_size))

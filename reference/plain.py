@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
 
-from kvconform.reference import blocks, merging, modes, pages, specs
+from kvconform.reference import blocks, grouping, merging, modes, pages, planning, specs, uniform, zeroing
 from kvconform.reference.deployment import Deployment
+from kvconform.reference.grouping import KVCacheGroupSpec
 from kvconform.reference.interface import OPERATIONS, Implementation, Refused
+from kvconform.reference.planning import KVCacheConfig
 from kvconform.reference.specs import AttentionSpec, Spec
 
 
@@ -16,6 +20,9 @@ class Plain(Implementation):
 
     name = "reference"
     version = "base"
+
+    def __init__(self) -> None:
+        self.registry = uniform.Registry()
 
     def kinds(self) -> tuple[str, ...]:
         return tuple(specs.KINDS)
@@ -29,7 +36,7 @@ class Plain(Implementation):
         )
 
     def location(self, operation: str, kind: str) -> str:
-        for module in (pages, blocks, merging, modes):
+        for module in (pages, blocks, merging, modes, uniform, grouping, planning, zeroing):
             function = getattr(module, operation, None)
             if function is not None and callable(function):
                 line = inspect.getsourcelines(function)[1]
@@ -74,16 +81,68 @@ class Plain(Implementation):
         return pages.copy_with_new_block_size(spec, block_size)
 
     def max_blocks_per_request(self, spec: Spec, deployment: Deployment) -> int:
-        return blocks.max_blocks_per_request(spec, deployment)
+        return blocks.max_blocks_per_request(spec, deployment.counting_lookahead())
 
     def max_memory_usage_bytes(self, spec: Spec, deployment: Deployment) -> int:
-        return blocks.max_memory_usage_bytes(spec, deployment)
+        return blocks.max_memory_usage_bytes(spec, deployment.counting_lookahead())
 
     def max_num_blocks_per_req(self, spec: Spec, deployment: Deployment, max_len: int) -> int:
         return blocks.max_num_blocks_per_req(spec, deployment, max_len)
 
-    def merge(self, specs: Sequence[Spec]) -> Spec:
-        return merging.merge(specs)
+    def merge(self, specs: Sequence[Spec], kind: str | None = None) -> Spec:
+        return merging.merge([pages.construct(spec) for spec in specs])
+
+    def merge_without_asserts(self, specs: Sequence[Spec]) -> Spec:
+        return self.merge(specs)
+
+    def merge_side_effects(self, specs: Sequence[Spec]) -> tuple[str, ...]:
+        before = [replace(spec) for spec in specs]
+        merged = self.merge(specs)
+        changed = [index for index, spec in enumerate(specs) if spec != before[index]]
+        shared = [index for index, spec in enumerate(specs) if merged is spec]
+        return (
+            *(f"member {index} was changed" for index in changed),
+            *(f"the result is member {index} itself" for index in shared),
+        )
+
+    def register_kv_cache_spec(self, kind: str, base: str) -> None:
+        self.registry.register_kv_cache_spec(kind, base)
+
+    def is_uniform_type(self, specs: Sequence[Spec]) -> bool:
+        return uniform.is_uniform_type(specs, self.registry)
+
+    def get_kv_cache_groups(
+        self, layers: Mapping[str, Spec], deployment: Deployment
+    ) -> tuple[KVCacheGroupSpec, ...]:
+        return grouping.get_kv_cache_groups(layers, deployment, self.registry)
+
+    def get_kv_cache_configs(
+        self, ranks: Sequence[Mapping[str, Spec]], deployment: Deployment, available_memory: Sequence[int]
+    ) -> tuple[KVCacheConfig, ...]:
+        return planning.get_kv_cache_configs(ranks, deployment, available_memory, self.registry)
+
+    def generate_scheduler_kv_cache_config(self, configs: Sequence[KVCacheConfig]) -> KVCacheConfig:
+        return planning.generate_scheduler_kv_cache_config(configs)
+
+    def resolve_kv_cache_block_sizes(self, config: KVCacheConfig, deployment: Deployment) -> tuple[int, int]:
+        return planning.resolve_kv_cache_block_sizes(config, deployment)
+
+    def get_max_concurrency(self, config: KVCacheConfig, deployment: Deployment) -> Fraction | float:
+        return planning.get_max_concurrency(config, deployment)
+
+    def estimate_max_model_len(
+        self, ranks: Sequence[Mapping[str, Spec]], deployment: Deployment, available_memory: Sequence[int]
+    ) -> int:
+        return planning.estimate_max_model_len(ranks, deployment, available_memory, self.registry)
+
+    def max_admission_blocks_per_request(self, spec: Spec, deployment: Deployment) -> int:
+        return self.max_blocks_per_request(spec, deployment)
+
+    def needs_kv_cache_zeroing(self, config: KVCacheConfig) -> bool:
+        return zeroing.needs_kv_cache_zeroing(config)
+
+    def records_new_block_ids(self, config: KVCacheConfig) -> tuple[bool, ...]:
+        return zeroing.records_new_block_ids(config)
 
 
 def _attention(spec: Spec) -> AttentionSpec:

@@ -48,9 +48,10 @@ class AttentionSpec(Spec):
     num_head_slots: int | None = None
     state_content_bytes: int | None = None
 
-    def __post_init__(self) -> None:
-        if self.head_size_v is None:
-            object.__setattr__(self, "head_size_v", self.head_size)
+    @property
+    def value_head_size(self) -> int:
+        """Elements of one V head: ``head_size_v``, or ``head_size`` where that is None."""
+        return self.head_size if self.head_size_v is None else self.head_size_v
 
 
 @dataclass(frozen=True, kw_only=True)

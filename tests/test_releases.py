@@ -9,12 +9,14 @@ import io
 import json
 import os
 import pickle
+import random
 import socket
 import subprocess
 import sys
 import tarfile
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,7 +25,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-
 from kvconform.conformance.releases import ReleaseError, cached, release
 
 NAME = "vllm-9.9.9.tar.gz"
@@ -37,21 +38,27 @@ GOOD = {
     "vllm-9.9.9/vllm/kernel.cu": "",
     "vllm-9.9.9/vllm/v1/interface.py": "page_size = 16",
 }
+NOISE = random.Random(0).randbytes(100_000).hex()
 
 
 def pack(files: dict[str, str], *links: tuple[str, str]) -> bytes:
     """Return a source archive of `files` (name to text) and of symbolic `links` (name, target)."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+    return gzip.compress(bundle(files, *links), mtime=0)
+
+
+def bundle(files: dict[str, str], *links: tuple[str, str]) -> bytes:
+    """Return what `pack` compresses. All may write to its files, if it is believed."""
+    bundled = io.BytesIO()
+    with tarfile.open(fileobj=bundled, mode="w") as tar:
         for name, target in links:
             link = tarfile.TarInfo(name)
             link.type, link.linkname = tarfile.SYMTYPE, target
             tar.addfile(link)
         for name, text in files.items():
             member = tarfile.TarInfo(name)
-            member.size = len(text)
+            member.size, member.mode = len(text), 0o666
             tar.addfile(member, io.BytesIO(text.encode()))
-    return packed.getvalue()
+    return bundled.getvalue()
 
 
 @dataclass
@@ -64,6 +71,7 @@ class Index:
     cut: bool = False  # close the connection in the middle of an archive
     resume: threading.Event | None = None  # wait for it in the middle of an archive
     digests: dict[str, str] = field(default_factory=dict)
+    yanked: set[str] = field(default_factory=set)
     content: dict[str, bytes] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
@@ -76,13 +84,17 @@ class Index:
         """Return the project's page as JSON, or as HTML where `page_type` says so."""
         if self.page_type == "text/html":
             links = (
-                f'<a href="/files/{name}#sha256={digest}">{name}</a>'
-                for name, digest in self.digests.items()
+                f'<a href="/files/{name}#sha256={digest}">{name}</a>' for name, digest in self.digests.items()
             )
             return "".join(links).encode()
         files = [
-            {"filename": n, "url": f"/files/{n}", "hashes": {"sha256": d} if d else {}}
-            for n, d in self.digests.items()
+            {
+                "filename": name,
+                "url": f"/files/{name}",
+                "hashes": {"sha256": digest} if digest else {},
+                "yanked": name in self.yanked,
+            }
+            for name, digest in self.digests.items()
         ]
         page = {"meta": {"api-version": "1.0"}, "name": "vllm", "files": files}
         return json.dumps(page).encode()
@@ -244,7 +256,7 @@ def test_cached_lists_versions_in_their_order(index: Index) -> None:
 
 
 def test_progress_runs_from_nothing_to_all(index: Index) -> None:
-    archive = pack({**GOOD, "vllm-9.9.9/noise": os.urandom(100_000).hex()})
+    archive = pack({**GOOD, "vllm-9.9.9/noise": NOISE})
     index.add(NAME, archive)
     told: list[tuple[int, int | None]] = []
     release("9.9.9", progress=lambda done, total: told.append((done, total)))
@@ -255,9 +267,7 @@ def test_progress_runs_from_nothing_to_all(index: Index) -> None:
 
 
 @pytest.mark.parametrize(("sha256", "said"), [("0" * 64, "has not the"), ("", "gives no sha256")])
-def test_wrong_or_missing_digest_is_refused(
-    index: Index, root: Path, sha256: str, said: str
-) -> None:
+def test_wrong_or_missing_digest_is_refused(index: Index, root: Path, sha256: str, said: str) -> None:
     index.add(NAME, pack(GOOD), sha256=sha256)
     error = refuse()
     assert error.reason == "digest"
@@ -272,9 +282,7 @@ def test_digest_in_capitals_is_the_same_digest(index: Index) -> None:
 
 
 @pytest.mark.parametrize(("says_length", "reason"), [(True, "network"), (False, "digest")])
-def test_truncated_download_is_refused(
-    index: Index, root: Path, says_length: bool, reason: str
-) -> None:
+def test_truncated_download_is_refused(index: Index, root: Path, says_length: bool, reason: str) -> None:
     index.add(NAME, pack(GOOD))
     index.says_length, index.cut = says_length, True
     assert refuse().reason == reason
@@ -283,17 +291,22 @@ def test_truncated_download_is_refused(
     assert release("9.9.9").is_dir()
 
 
-@pytest.mark.parametrize(
-    "archive",
-    [
-        b"no archive",
-        pack({**GOOD, "vllm-9.9.9/noise": os.urandom(10_000).hex()})[:-2_000],
-        gzip.compress(b"no tar archive" * 100),
-        gzip.compress(b"")[:10] + b"no deflate stream",
-        pack({"vllm-9.9.9/setup.py": "", "vllm-9.9.8/vllm/__init__.py": ""}),
-    ],
-    ids=["not gzip", "truncated", "not tar", "not deflate", "no Python files"],
-)
+def damage() -> Iterator[object]:
+    """Yield archives that are what the index published and still no good."""
+    bundled = bundle({"vllm-9.9.9/vllm/noise.py": NOISE})
+    packed = gzip.compress(bundled, mtime=0)
+    yield pytest.param(b"no archive", id="not gzip")
+    yield pytest.param(gzip.compress(b"no tar archive" * 100), id="not tar")
+    yield pytest.param(packed[:-2_000], id="truncated")
+    deflate = zlib.compressobj(wbits=31)
+    whole = deflate.compress(bundled[:50_000]) + deflate.flush(zlib.Z_FULL_FLUSH)
+    yield pytest.param(whole + b"\xff" * 100, id="broken deflate")
+    yield pytest.param(gzip.compress(bundled[:50_000]) + b"no gzip", id="broken gzip")
+    other = pack({"vllm-9.9.9/setup.py": "", "vllm-9.9.8/vllm/__init__.py": ""})
+    yield pytest.param(other, id="no Python files")
+
+
+@pytest.mark.parametrize("archive", list(damage()))
 def test_unreadable_archive_is_refused(index: Index, root: Path, archive: bytes) -> None:
     index.add(NAME, archive)
     error = refuse()
@@ -302,7 +315,7 @@ def test_unreadable_archive_is_refused(index: Index, root: Path, archive: bytes)
     assert nothing_kept(root)
 
 
-def test_no_member_is_written_outside(index: Index, root: Path, tmp_path: Path) -> None:
+def test_no_member_is_written_outside(index: Index, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     hostile = {
@@ -311,12 +324,17 @@ def test_no_member_is_written_outside(index: Index, root: Path, tmp_path: Path) 
         "vllm-9.9.9/vllm/../../../evil.py": "",
         "vllm-9.9.9/vllm/../../../../../evil.py": "",
         "vllm-9.9.9/vllm/../evil.py": "",
-        "vllm-9.9.9/vllm/link/linked.py": "",
+        "vllm-9.9.9/vllm/link.py/linked.py": "",
     }
-    index.add(NAME, pack({**GOOD, **hostile}, ("vllm-9.9.9/vllm/link", str(outside))))
+    index.add(NAME, pack({**GOOD, **hostile}, ("vllm-9.9.9/vllm/link.py", str(outside))))
     release("9.9.9")
     assert list(tmp_path.rglob("evil.py")) == []
     assert list(outside.iterdir()) == []
+
+
+def test_permissions_in_the_archive_do_not_count(index: Index) -> None:
+    index.add(NAME, pack(GOOD))
+    assert (release("9.9.9") / "vllm/__init__.py").stat().st_mode & 0o777 == 0o644
 
 
 def test_unknown_version_names_its_neighbours(index: Index, root: Path) -> None:
@@ -331,7 +349,15 @@ def test_unknown_version_names_its_neighbours(index: Index, root: Path) -> None:
     assert nothing_kept(root)
 
 
-def test_index_without_the_project_is_said(index: Index) -> None:
+def test_yanked_release_is_fetched_but_not_proposed(index: Index) -> None:
+    index.add(NAME, pack(GOOD))
+    index.yanked.add(NAME)
+    assert "nearest" not in str(refuse("9.9.8"))
+    assert release("9.9.9").is_dir()
+
+
+@pytest.mark.usefixtures("index")
+def test_index_without_the_project_is_said() -> None:
     error = refuse()
     assert error.reason == "unknown"
     assert "no project vllm" in str(error)
@@ -343,9 +369,8 @@ def test_nonsense_is_no_version(index: Index, version: str) -> None:
     assert index.asked == []
 
 
-def test_unreachable_index_is_said_without_its_password(
-    index: Index, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("index")
+def test_unreachable_index_is_said_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as deaf:  # bound, but it does not listen
         deaf.bind(("127.0.0.1", 0))
         address = f"http://user:secret@127.0.0.1:{deaf.getsockname()[1]}/simple"
@@ -356,10 +381,9 @@ def test_unreachable_index_is_said_without_its_password(
     assert "secret" not in str(error)
 
 
+@pytest.mark.usefixtures("index")
 @pytest.mark.parametrize("address", ["nonsense", "http://[::1", "file:///nowhere", "http://"])
-def test_impossible_address_is_said(
-    index: Index, monkeypatch: pytest.MonkeyPatch, address: str
-) -> None:
+def test_impossible_address_is_said(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", address)
     error = refuse()
     assert error.reason == "network"
@@ -377,9 +401,7 @@ def test_silent_index_is_given_up(index: Index, monkeypatch: pytest.MonkeyPatch)
     ("page_type", "status", "said"),
     [("text/html", 503, "503"), ("image/png", 200, "not a list of packages")],
 )
-def test_answer_that_is_no_page_is_said(
-    index: Index, page_type: str, status: int, said: str
-) -> None:
+def test_answer_that_is_no_page_is_said(index: Index, page_type: str, status: int, said: str) -> None:
     index.add(NAME, pack(GOOD))
     index.page_type, index.status = page_type, status
     error = refuse()
@@ -396,9 +418,7 @@ def test_listed_archive_that_is_gone_is_said(index: Index, root: Path) -> None:
     assert nothing_kept(root)
 
 
-def test_full_disk_in_the_download_is_said(
-    index: Index, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_in_the_download_is_said(index: Index, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fill(_client: object, _package: object, path: Path, **_: object) -> None:
         path.write_bytes(b"half of it")
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -411,9 +431,7 @@ def test_full_disk_in_the_download_is_said(
     assert nothing_kept(root)
 
 
-def test_full_disk_in_unpacking_is_said(
-    index: Index, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_in_unpacking_is_said(index: Index, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fill(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -455,6 +473,14 @@ def test_leftover_is_no_release_and_is_replaced(
     assert (release("9.9.9") / "vllm/__init__.py").exists()
     assert not leftover.exists()
     assert {p.name for p in root.iterdir()} == {".lock", "vllm-9.9.9"}
+
+
+def test_directory_named_like_no_version_is_no_release(index: Index, root: Path) -> None:
+    (root / "vllm-newest").mkdir(parents=True)
+    (root / "vllm-newest/kvconform.json").write_text('{"version": "newest", "sha256": ""}')
+    assert cached() == []
+    index.add(NAME, pack(GOOD))
+    assert release("9.9.9").name == "vllm-9.9.9"
 
 
 def test_killed_fetch_leaves_nothing_that_matters(index: Index, root: Path) -> None:
@@ -499,9 +525,7 @@ def test_import_and_cached_release_load_no_network_library(index: Index) -> None
         "import sys; from kvconform.conformance.releases import release; release('9.9.9'); "
         "print({'requests', 'pypi_simple', 'filelock', 'tarfile'} & set(sys.modules))"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout == "set()\n"
 
 

@@ -1,5 +1,31 @@
-"""The laws, one file per area of the catalogue."""
+"""The laws, one file per area of the catalogue; planning, the largest, has four."""
 
-from kvconform.properties.laws import page
+from kvconform.properties.laws import (
+    admission,
+    bound,
+    merge,
+    page,
+    plan_groups,
+    plan_layout,
+    plan_memory,
+    plan_views,
+    quant,
+    resize,
+    uniform,
+    zero,
+)
 
-__all__ = ["page"]
+__all__ = [
+    "admission",
+    "bound",
+    "merge",
+    "page",
+    "plan_groups",
+    "plan_layout",
+    "plan_memory",
+    "plan_views",
+    "quant",
+    "resize",
+    "uniform",
+    "zero",
+]

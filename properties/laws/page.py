@@ -9,7 +9,8 @@ from kvconform.properties.given import Given
 from kvconform.properties.law import ensure, ensure_equal, law
 from kvconform.reference import pages
 from kvconform.reference.interface import Implementation, Refused
-from kvconform.reference.specs import ATTENTION_KINDS, DTYPE_BYTES, KINDS, LATENT_KINDS, defaults, field_names
+from kvconform.reference.modes import MODES
+from kvconform.reference.specs import ATTENTION_KINDS, DTYPE_BYTES, KINDS, LATENT_KINDS, field_names
 
 PAGED = (*ATTENTION_KINDS, "mamba")
 HAND = ("hand",)
@@ -112,16 +113,16 @@ def format_not_kind(implementation: Implementation, given: Given) -> None:
 
     Kinds differ in which blocks they keep, not in how a state is stored.
     """
-    spec = drawn.spec(given, padding=NONE)
+    modes = [mode for mode in MODES if mode in implementation.quant_modes()]
+    mode = given.choice("mode", modes if "kv_quant_mode" in implementation.fields(given.kind) else ("NONE",))
+    if mode == "NONE":
+        spec = drawn.spec(given, padding=NONE)
+    else:
+        # Equal heads of a multiple of 16: what every mode can store.
+        size = given.integer("head_size", at_least=16, at_most=1 << 16, multiple_of=16)
+        spec = drawn.quantised(given, modes=(mode,), head_size=size, head_size_v=None)
     if "head_size_v" not in implementation.fields(given.kind):
         spec = replace(spec, head_size_v=spec.head_size)
-    modes = [mode for mode in drawn.CHANGES["kv_quant_mode"] if mode in implementation.quant_modes()]
-    if "kv_quant_mode" in implementation.fields(given.kind):
-        # Even heads of 16 and more: what every mode can store.
-        mode = given.choice("spec.kv_quant_mode", modes)
-        if mode != "NONE":
-            given.assume(spec.head_size % 16 == 0 and spec.head_size_v == spec.head_size)
-            spec = replace(spec, kv_quant_mode=mode, dtype=drawn.STORAGE_DTYPE.get(mode, "uint8"))
     shared = {
         field: getattr(spec, field)
         for field in field_names("full_attention")
@@ -368,12 +369,7 @@ def exact_at_scale(implementation: Implementation, given: Given) -> None:
     else:
         odd = given.integer("odd", at_least=0, at_most=1 << 20) * 2 + 1
         spec = KINDS[given.kind](
-            **_needed(given.kind), block_size=1, num_kv_heads=scale + odd, head_size=1, dtype="uint8"
+            **drawn.needed(given.kind), block_size=1, num_kv_heads=scale + odd, head_size=1, dtype="uint8"
         )
         wanted = (scale + odd) * (1 if given.kind in LATENT_KINDS else 2)
     ensure_equal(implementation.page_size_bytes(spec), wanted, "page bytes", "exact integer arithmetic")
-
-
-def _needed(kind: str) -> dict[str, int]:
-    names = ("sliding_window", "attention_chunk_size", "rswa_window")
-    return {name: 1 for name in names if name in field_names(kind) and name not in defaults(kind)}

@@ -1,0 +1,228 @@
+"""A run as a person reads it: every violation whole, then what held and what could not be asked."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from kvconform.conformance.exits import BROKEN, CONFORMS, INCOMPLETE, VIOLATED
+from kvconform.conformance.report.document import VERDICTS, Asked, Report, Result, Subject
+from kvconform.properties.law import CATALOGUE, NO_KIND, SEVERITIES
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+STYLES = {
+    "broken": "bold magenta",
+    "violated": "bold red",
+    "inconclusive": "yellow",
+    "unsupported": "dim",
+    "held": "green",
+    "proved": "bold green",
+}
+
+SHORT_CASE = 10
+"""Draws up to which a case is shown whole; a longer one without what is absent, false or zero."""
+
+LAST_ASKED = 6
+"""Questions of a failing run that are shown: the last ones led to the verdict."""
+
+INDENT = (0, 0, 0, 2)
+
+
+def show_report(console: Console, report: Report) -> None:
+    """Print a run."""
+    shown = ("broken", "violated", "inconclusive")
+    failures = [result for result in report.results if result.verdict in shown]
+    # Worst first, and what fails the run before what is only reported.
+    failures.sort(key=lambda one: (VERDICTS.index(one.verdict), one.severity not in report.fail_on))
+    for (verdict, _), group in groupby(failures, key=lambda result: (result.verdict, result.law)):
+        first, *others = group
+        show_result(console, first, report.stderr.get(f"{first.law} {first.kind}", ""))
+        if others:
+            console.print(Padding(Text(f"{verdict} on {len(others)} more:", style="bold"), INDENT))
+            console.print(Padding(_others(others), INDENT))
+            _show_paste(console, "in full", _again(report, others))
+            console.print()
+    _show_unsupported(console, report.results)
+    _show_held(console, report.results)
+    _show_summary(console, report)
+
+
+def show_result(console: Console, result: Result, stderr: str = "") -> None:
+    """Print one result with its case, what was asked and the lines that reproduce it."""
+    law = CATALOGUE[result.law]
+    title = Text.assemble(
+        (result.verdict.upper(), STYLES[result.verdict]),
+        ("  " + result.law, "bold"),
+        f"  ({result.severity})",
+        "" if result.kind == NO_KIND else f"  {result.kind}",
+    )
+    console.print(Rule(title, align="left", characters="-", style="dim"))
+    console.print(Padding(Text(law.sentence, style="italic"), INDENT))
+    if result.message:
+        console.print(Padding(Text(result.message, style="bold"), INDENT))
+    if result.case:
+        _show_section(console, "case", _case_lines(result.case))
+    if result.asked:
+        _show_section(console, "asked", _asked_lines(result.asked))
+    if result.reproduce:
+        _show_paste(console, "reproduce", result.reproduce)
+    if result.script:
+        _show_paste(console, "without kvconform", result.script)
+    if stderr.strip():
+        _show_section(console, "standard error", [Text(line) for line in stderr.strip().splitlines()[-12:]])
+    console.print()
+
+
+def _show_section(console: Console, title: str, lines: Iterable[RenderableType]) -> None:
+    console.print(Padding(Text(f"{title}:", style="bold"), INDENT))
+    console.print(Padding(Group(*lines), (0, 0, 0, 4)))
+
+
+def _show_paste(console: Console, title: str, text: str) -> None:
+    """Lines that are pasted elsewhere: neither wrapped nor indented."""
+    console.print(Padding(Text(f"{title}:", style="bold"), INDENT))
+    console.print(Text(text.rstrip("\n")), soft_wrap=True)
+
+
+def _case_lines(case: Mapping[str, Any]) -> Iterator[Text]:
+    """One line per thing drawn: ``spec.block_size`` and its like stand together behind ``spec``."""
+    shown = {
+        name: value
+        for name, value in case.items()
+        if len(case) <= SHORT_CASE or value not in (None, False, 0, "none", "nothing")
+    }
+    things: dict[str, list[str]] = {}
+    for name, value in shown.items():
+        thing, _, field = name.rpartition(".")
+        # The empty string would not be seen.
+        things.setdefault(thing, []).append(f"{field}={value if value != '' else repr(value)}")
+    for thing, fields in things.items():
+        text = " ".join(fields)
+        for line in textwrap.wrap(f"{thing}: {text}" if thing else text, 90, subsequent_indent="  "):
+            yield Text(line)
+
+
+def _again(report: Report, results: Sequence[Result]) -> str:
+    """The command that asks only these, and so shows them in full one by one."""
+    kinds = ",".join(result.kind for result in results)
+    selected = ["--laws", results[0].law, "--kinds", kinds, "--seed", str(report.seed)]
+    amount = ["--profile", report.profile, "--examples", str(report.examples)]
+    return shlex.join(["kvconform", "run", report.implementation.address, *selected, *amount])
+
+
+def _asked_lines(asked: Sequence[Asked]) -> Iterator[RenderableType]:
+    """Each question, where it is answered, and the answer: behind it or, if long, below."""
+    if len(asked) > LAST_ASKED:
+        yield Text(f"... {len(asked) - LAST_ASKED} before")
+    for one in asked[-LAST_ASKED:]:
+        question = Text(f"{one.operation}({one.arguments})" if one.arguments else one.operation)
+        question.append("  ").append(one.location, "cyan")
+        answer = f"-> {one.answer}"
+        if len(question) + len(answer) < 80:
+            yield question.append("  ").append(answer)
+        else:
+            yield question
+            yield Padding(Text(answer), (0, 0, 0, 3))
+
+
+def _others(results: Sequence[Result]) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for result in results:
+        table.add_row(result.kind, Text(result.message))
+    return table
+
+
+def _show_unsupported(console: Console, results: Sequence[Result]) -> None:
+    lacking: dict[str, list[str]] = {}
+    for result in results:
+        if result.verdict == "unsupported":
+            lacking.setdefault(result.message, []).append(result.law)
+    if not lacking:
+        return
+    table = Table(box=None, title="unsupported: not asked", title_justify="left", pad_edge=False)
+    table.add_column("missing", no_wrap=True)
+    table.add_column("pairs", justify="right")
+    table.add_column("laws")
+    for missing, laws in lacking.items():
+        table.add_row(missing, str(len(laws)), ", ".join(_by_area(dict.fromkeys(laws))))
+    console.print(table)
+    console.print()
+
+
+def _by_area(ids: Iterable[str]) -> Iterator[str]:
+    """``page/a, page/b`` as ``page (2)``, an id that is alone in its area as it is."""
+    for area, members in groupby(ids, key=lambda id: id.partition("/")[0]):
+        named = list(members)
+        yield named[0] if len(named) == 1 else f"{area} ({len(named)})"
+
+
+def _show_held(console: Console, results: Sequence[Result]) -> None:
+    held: dict[str, list[Result]] = {}
+    for result in results:
+        if result.verdict in ("held", "proved"):
+            held.setdefault(result.law, []).append(result)
+    if not held:
+        return
+    table = Table(box=None, title="held", title_justify="left", pad_edge=False)
+    table.add_column("law", no_wrap=True)
+    table.add_column("kinds")
+    table.add_column("examples", justify="right")
+    for id, of_law in held.items():
+        table.add_row(id, _kinds(id, of_law), str(sum(result.examples for result in of_law)))
+    console.print(table)
+    console.print()
+
+
+def _kinds(id: str, held: Sequence[Result]) -> str:
+    kinds = CATALOGUE[id].kinds
+    if kinds == (NO_KIND,):
+        return ""
+    if len(held) == len(kinds) and len(kinds) > 2:
+        return f"all {len(kinds)}"
+    if len(held) <= 3:
+        return ", ".join(result.kind for result in held)
+    return f"{len(held)} of {len(kinds)}"
+
+
+def _show_summary(console: Console, report: Report) -> None:
+    table = Table(box=None, pad_edge=False, show_header=True)
+    table.add_column("verdict")
+    met = {result.severity for result in report.results}
+    severities = [severity for severity in SEVERITIES if severity in met]
+    for severity in severities:
+        table.add_column(severity if severity in report.fail_on else f"{severity}*", justify="right")
+    table.add_column("all", justify="right")
+    for verdict in VERDICTS:
+        of_verdict = [result for result in report.results if result.verdict == verdict]
+        if of_verdict:
+            counts = [sum(result.severity == severity for result in of_verdict) for severity in severities]
+            shown = [str(count or "") for count in (*counts, len(of_verdict))]
+            table.add_row(Text(verdict, style=STYLES[verdict]), *shown)
+    console.print(table)
+    if any(severity not in report.fail_on for severity in severities):
+        console.print("* reported only: does not fail the run (--fail-on)")
+    ending = {
+        CONFORMS: "conforms",
+        VIOLATED: "does not conform",
+        INCOMPLETE: "inconclusive" if report.complete else "incomplete",
+        BROKEN: "broken: the implementation, its adapter or a law fell over",
+    }[report.exit]
+    done = f"{len(report.results)} of {report.selected} pairs of law and kind accounted for"
+    amount = f"profile {report.profile}, {report.examples} examples, seed {report.seed}"
+    console.print()
+    console.print(Text(f"{_name(report.implementation)}: {ending}"))
+    console.print(Text(f"{done}; {amount}; exit {report.exit}"))
+
+
+def _name(subject: Subject) -> str:
+    more = [part for part in (subject.name, subject.version) if part and part not in subject.address]
+    return f"{subject.address} ({' '.join(more)})" if more else subject.address

@@ -1,0 +1,70 @@
+"""Which laws and kinds a run is about."""
+
+from __future__ import annotations
+
+import importlib
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from kvconform.properties.law import CATALOGUE, NO_KIND, SEVERITIES, Law
+from kvconform.reference.specs import KINDS
+
+
+class SelectionError(Exception):
+    """What was selected does not exist; one line names what was meant, perhaps."""
+
+
+def find_laws(globs: str = "*") -> tuple[Law, ...]:
+    """The laws whose ids match one of the comma-separated globs, in catalogue order.
+
+    The name of an area stands for all of it. Raises SelectionError for a glob that matches none.
+    """
+    # Laws register themselves when their module is imported.
+    importlib.import_module("kvconform.properties.laws")
+    areas = dict.fromkeys(law.area for law in CATALOGUE.values())
+    chosen: set[str] = set()
+    for glob in _split(globs, "law"):
+        pattern = f"{glob}/*" if glob in areas else glob
+        matching = [id for id in CATALOGUE if fnmatchcase(id, pattern)]
+        if not matching:
+            raise SelectionError(f"no law matches {glob!r}{_near(glob, [*CATALOGUE, *areas])}")
+        chosen.update(matching)
+    return tuple(law for law in CATALOGUE.values() if law.id in chosen)
+
+
+def find_pairs(globs: str = "*", kinds: str | None = None) -> tuple[tuple[Law, str], ...]:
+    """Every selected law with every kind that it is about and that is selected, in catalogue order.
+
+    ``kinds`` are separated by commas; ``-`` stands for laws that are about no kind. Raises
+    SelectionError for an unknown law or kind, or when no selected law is about a selected kind.
+    """
+    found = find_laws(globs)
+    wanted = {NO_KIND, *KINDS} if kinds is None else set(_split(kinds, "kind"))
+    for kind in sorted(wanted - {NO_KIND, *KINDS}):
+        raise SelectionError(f"unknown kind {kind!r}{_near(kind, [*KINDS])}; the kinds: {', '.join(KINDS)}")
+    pairs = tuple((law, kind) for law in found for kind in law.kinds if kind in wanted)
+    if not pairs:
+        raise SelectionError(f"no law that matches {globs!r} is about {kinds}")
+    return pairs
+
+
+def find_severities(names: str) -> tuple[str, ...]:
+    """The severities named, separated by commas, worst first. Raises SelectionError for another."""
+    wanted = _split(names, "severity")
+    for name in wanted:
+        if name not in SEVERITIES:
+            raise SelectionError(f"unknown severity {name!r}; the severities: {', '.join(SEVERITIES)}")
+    return tuple(name for name in SEVERITIES if name in wanted)
+
+
+def _split(text: str, what: str) -> list[str]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise SelectionError(f"no {what} named")
+    return parts
+
+
+def _near(name: str, known: list[str]) -> str:
+    inside = [one for one in known if name in one]
+    near = inside[:3] or get_close_matches(name, known, n=3, cutoff=0.5)
+    return f" (did you mean {' or '.join(near)}?)" if near else ""

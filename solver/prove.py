@@ -1,0 +1,254 @@
+"""Proving a law over the code under test, or finding the smallest inputs that break it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from math import prod
+from typing import Any, cast
+
+from kvconform.properties.law import Law, Violation
+from kvconform.properties.sampling import Fault, run_law
+from kvconform.reference.interface import OPERATIONS, Implementation, Unsupported
+from kvconform.solver.explore import Budget, End, Explorer, Stopped
+from kvconform.solver.given import SymbolicGiven
+from kvconform.solver.oracle import Unknown
+from kvconform.solver.polynomials import ZERO, Polynomial, add, constant
+from kvconform.solver.replay import Case, Replayed, replay, shrink
+from kvconform.solver.symbolic import SymbolicInt
+
+PROVED, VIOLATED, BROKEN = "proved", "violated", "broken"
+INCONCLUSIVE, UNSUPPORTED = "inconclusive", "unsupported"
+
+DEFAULT_BUDGET = Budget()
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What proving one law over one implementation for one kind came to.
+
+    ``verdict`` is proved, violated, broken, inconclusive or unsupported. ``domain`` names every
+    input with all it may be; ``message`` says what was violated or why there is no answer, with
+    ``where`` in the code under test; ``case`` holds the draws of a counterexample; ``paths`` counts
+    the runs of the law, ``ensured`` the conditions it checked and ``questions`` those put to z3.
+    """
+
+    verdict: str
+    domain: str = ""
+    message: str = ""
+    where: str = ""
+    case: Case = field(default_factory=dict)
+    paths: int = 0
+    ensured: int = 0
+    questions: int = 0
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What one path came to: held, violated, broken or unsupported, and why."""
+
+    given: SymbolicGiven
+    verdict: str
+    message: str = ""
+
+
+def prove(law: Law, implementation: Implementation, kind: str, *, budget: Budget = DEFAULT_BUDGET) -> Proof:
+    """Run the law on unknowns along every path through it and through the code under test.
+
+    Proved means: no input within the domain breaks the law. Where the choices of a law make more
+    paths than the budget allows, the domain is narrowed to inputs in which only so many choices
+    differ from their first option, and says so. A violation is reported only if the law fails on
+    its numbers in a concrete run too.
+    """
+    missing = law.missing(implementation, kind)
+    if missing is not None:
+        return Proof(UNSUPPORTED, message=missing)
+    best: Proof | None = None
+    before = 0
+    for deviations in (*range(budget.deviations + 1), None):
+        attempt = _Attempt(law, implementation, kind, budget, deviations)
+        proof = attempt.run()
+        if attempt.out_of_paths and best is not None:
+            return best
+        best = proof
+        if proof.verdict != PROVED or not attempt.explorer.narrowed:
+            return best
+        # One choice more that differs is tried only where it looks like fitting the budget.
+        growth = proof.paths * proof.paths // (2 * before) if before else 0
+        before = proof.paths
+        if growth > budget.paths and attempt.estimate > budget.paths:
+            return best
+    return proof
+
+
+class _Attempt:
+    """One exploration of a law."""
+
+    def __init__(
+        self, law: Law, implementation: Implementation, kind: str, budget: Budget, deviations: int | None
+    ) -> None:
+        self.explorer = Explorer(budget, deviations=deviations)
+        self.out_of_paths = False
+        self.estimate = 1
+        self._law = law
+        self._implementation = implementation
+        self._kind = kind
+        self._budget = budget
+        self._deviations = deviations
+        self._lifted = lift_answers(implementation, self.explorer)
+        self._domain: dict[str, list[str]] = {}
+        self._ensured = 0
+        self._held = 0
+        self._lacking: list[str] = []
+        self._undecided = ""
+
+    def run(self) -> Proof:
+        """The proof, or why there is none."""
+        try:
+            for end in self.explorer.run(self._once):
+                self.estimate = max(self.estimate, prod(self.explorer.options()))
+                if end.result is None:
+                    continue
+                failure = self._judge(end, end.result)
+                if failure is not None:
+                    return failure
+        except Stopped as stop:
+            self.out_of_paths = self.explorer.paths == self._budget.paths and self.explorer.stop is None
+            return self._proof(INCONCLUSIVE, stop.why, where=stop.where)
+        if self._undecided:
+            return self._proof(INCONCLUSIVE, self._undecided)
+        if self._held == 0 and self._lacking:
+            return self._proof(UNSUPPORTED, self._lacking[0])
+        if self._ensured == 0:
+            return self._proof(INCONCLUSIVE, "vacuous: no input reaches a condition of the law")
+        return self._proof(PROVED)
+
+    def _once(self) -> _Run:
+        given = SymbolicGiven(self._lifted, self._kind, self.explorer)
+        try:
+            run_law(self._law, self._lifted, given)
+        except Unsupported as absent:
+            return _Run(given, UNSUPPORTED, str(absent))
+        except Violation as violation:
+            return _Run(given, VIOLATED, str(violation))
+        except Fault as fault:
+            return _Run(given, BROKEN, str(fault))
+        return _Run(given, "held")
+
+    def _judge(self, end: End[_Run], run: _Run) -> Proof | None:
+        """Check the path with concrete numbers; a proof that ends the exploration, or None."""
+        for draw in run.given.draws:
+            known = self._domain.setdefault(draw.name, [])
+            if draw.domain not in known:
+                known.append(draw.domain)
+        if run.verdict == UNSUPPORTED:
+            if run.message not in self._lacking:
+                self._lacking.append(run.message)
+            return None
+        witness = end.path.witness
+        if run.verdict == "held":
+            self._held += 1
+            if witness is None:
+                return None
+            replayed = replay(self._law, self._implementation, self._kind, run.given.case(witness))
+            self._ensured += replayed.ensured
+            if replayed.failed:
+                return self._refuted(replayed)
+            if replayed.verdict != "held":
+                return self._proof(
+                    INCONCLUSIVE, f"the same input is {replayed.verdict} when run on plain numbers"
+                )
+            return None
+        if witness is None:
+            try:
+                witness = self.explorer.oracle.model(end.path)
+            except Unknown as unknown:
+                self._undecided = self._undecided or f"{unknown}, on a path where: {run.message}"
+                return None
+            if witness is None:
+                return None
+        numbers = [draw.value.polynomial for draw in run.given.draws if type(draw.value) is SymbolicInt]
+        smallest = self.explorer.oracle.smallest(end.path, _sum(numbers))
+        for values in (smallest, witness):
+            if values is not None:
+                replayed = replay(self._law, self._implementation, self._kind, run.given.case(values))
+                if replayed.failed:
+                    return self._refuted(replayed)
+        return self._proof(INCONCLUSIVE, f"does not happen on plain numbers: {run.message}")
+
+    def _refuted(self, replayed: Replayed) -> Proof:
+        smallest = shrink(self._law, self._implementation, self._kind, replayed)
+        return replace(self._proof(smallest.verdict, smallest.message), case=smallest.case)
+
+    def _proof(self, verdict: str, message: str = "", where: str = "") -> Proof:
+        return Proof(
+            verdict,
+            domain=self._describe_domain(),
+            message=message,
+            where=where,
+            paths=self.explorer.paths,
+            ensured=self._ensured,
+            questions=self.explorer.oracle.questions,
+        )
+
+    def _describe_domain(self) -> str:
+        parts = [f"{name}: {_either(options)}" for name, options in self._domain.items()]
+        if self.explorer.narrowed:
+            parts.append(f"at most {self._deviations} choices differ from the first option listed")
+        if self._lacking:
+            parts.append(f"apart from what the implementation does not have ({', '.join(self._lacking)})")
+        return "; ".join(parts)
+
+
+def _either(options: list[str]) -> str:
+    return options[0] if len(options) == 1 else ", ".join(options[:-1]) + " or " + options[-1]
+
+
+def _sum(polynomials: list[Polynomial]) -> Polynomial:
+    result = ZERO
+    for polynomial in polynomials:
+        result = add(result, polynomial)
+    return result
+
+
+def lift_answers(implementation: Implementation, explorer: Explorer) -> Implementation:
+    """The implementation, told every integer of a spec or deployment as a symbolic one.
+
+    Code under test that puts fields in a set then meets no plain integer there, whose hash would
+    differ from that of an equal symbolic one.
+    """
+    return cast(Implementation, _Lifted(implementation, explorer))
+
+
+class _Lifted:
+    def __init__(self, implementation: Implementation, explorer: Explorer) -> None:
+        self._implementation = implementation
+        self._explorer = explorer
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._implementation, name)
+        if name not in OPERATIONS:
+            return attribute
+        asked: Callable[..., Any] = attribute
+
+        def ask(*arguments: Any, **named: Any) -> Any:
+            return asked(
+                *(self._lift(argument) for argument in arguments),
+                **{key: self._lift(argument) for key, argument in named.items()},
+            )
+
+        return ask
+
+    def _lift(self, value: Any) -> Any:
+        if type(value) is int:
+            return SymbolicInt(self._explorer, constant(value))
+        if type(value) in (list, tuple):
+            return type(value)(self._lift(item) for item in value)
+        if is_dataclass(value) and not isinstance(value, type):
+            lifted = {
+                item.name: self._lift(before)
+                for item in fields(value)
+                if type(before := getattr(value, item.name)) in (int, tuple)
+            }
+            return replace(value, **lifted) if lifted else value
+        return value
