@@ -65,6 +65,7 @@ def _split(text: str, what: str) -> list[str]:
 
 
 def _near(name: str, known: list[str]) -> str:
+    alike = get_close_matches(name, known, n=3)
     inside = [one for one in known if name in one]
-    near = inside[:3] or get_close_matches(name, known, n=3, cutoff=0.5)
+    near = list(dict.fromkeys(alike + inside))[:3]
     return f" (did you mean {' or '.join(near)}?)" if near else ""

@@ -192,15 +192,14 @@ class Examination:
         missing = self.law.missing(self.implementation, self.kind)
         if missing is not None:
             return self._result(Outcome(verdict="unsupported", message=missing), engines=("replay",))
-        self._begin(case)
         calls: list[Call] = []
-        outcome = self._run_once(case, calls, self._leave_crumb)
+        outcome = self._run_once(case, calls)
         return self._result(outcome, engines=("replay",), calls=calls)
 
     def _explain(self, outcome: Outcome, engines: tuple[str, ...]) -> Result:
         calls: list[Call] = []
         try:
-            again = self._run_once(outcome.case, calls, self._leave_crumb)
+            again = self._run_once(outcome.case, calls)
         except BadCase as error:
             again = Outcome(verdict="broken", message=str(error))
         if again.verdict != outcome.verdict:
@@ -208,12 +207,13 @@ class Examination:
             outcome.verdict = "broken"
         return self._result(outcome, engines=engines, calls=calls)
 
-    def _run_once(self, case: dict[str, Drawn], calls: list[Call], before: Callable[[str], None]) -> Outcome:
+    def _run_once(self, case: dict[str, Drawn], calls: list[Call]) -> Outcome:
         from kvconform.properties.given import Rejected
         from kvconform.properties.sampling import Fault, TooSlow, run_law, time_limit
 
+        self._begin(case)
         given = ReplayGiven(self.implementation, self.kind, case)
-        asked = watch(record(self.implementation, calls), before)
+        asked = watch(record(self.implementation, calls), self._leave_crumb)
         outcome = Outcome(verdict="held", examples=1, case=case)
         try:
             with time_limit(self.job.seconds_per_run):

@@ -214,8 +214,9 @@ def test_one_law_on_several_kinds_is_told_once() -> None:
     assert text.count("VIOLATED") == 1
     assert "violated on 1 more" in text
     assert "sliding_window_mla  another page" in text
-    again = "kvconform run vllm==0.28.0 --laws page/aligned --kinds sliding_window_mla --seed 7 --profile quick --examples 12"
-    assert f"\n{again}\n" in text
+    selected = "--laws page/aligned --kinds sliding_window_mla"
+    amount = "--seed 7 --profile quick --examples 12"
+    assert f"\nkvconform run vllm==0.28.0 {selected} {amount}\n" in text
 
 
 def test_what_held_is_listed_with_its_examples_and_what_lacks_by_what_it_lacks() -> None:
