@@ -93,7 +93,8 @@ def spec(
             values["state_content_bytes"] = given.optional(
                 f"{name}.state_content_bytes", at_least=1, at_most=1 << 20, typical=CONTENTS
             )
-    values.update(_own_fields(given, name, kind, has, fixed))
+    block = fixed.get("block_size", values.get("block_size"))
+    values.update(_own_fields(given, name, kind, has, fixed, block))
     values.update(fixed)
     if "page_size_padded" not in fixed:
         values.update(_padding(given, name, kind, has, padding, values))
@@ -101,14 +102,14 @@ def spec(
 
 
 def _own_fields(
-    given: Given, name: str, kind: str, has: frozenset[str], fixed: dict[str, Any]
+    given: Given, name: str, kind: str, has: frozenset[str], fixed: dict[str, Any], block: int
 ) -> dict[str, Any]:
     values: dict[str, Any] = {}
 
-    def window(field: str) -> None:
+    def window(field: str, *typical: int) -> None:
         if field not in fixed:
             values[field] = given.integer(
-                f"{name}.{field}", at_least=1, at_most=1 << 32, typical=WINDOWS
+                f"{name}.{field}", at_least=1, at_most=1 << 32, typical=(*WINDOWS, *typical)
             )
 
     if kind in WINDOW_KINDS:
@@ -118,7 +119,8 @@ def _own_fields(
                 f"{name}.extra_retained_tokens", at_most=1 << 20
             )
     if kind == "chunked_local_attention":
-        window("attention_chunk_size")
+        # Whole blocks are what most laws of chunks are about.
+        window("attention_chunk_size", *(block * blocks for blocks in range(1, 9)))
     if kind == "rswa":
         window("rswa_window")
     if kind == "sink_full_attention" and "sink_len" not in fixed:

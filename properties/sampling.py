@@ -22,10 +22,8 @@ from kvconform.reference.interface import Implementation, Refused, Unsupported
 SMALL = tuple(range(0, 13)) + (15, 16, 17, 23, 24, 31, 32, 33)
 """Offsets met most often: block edges lie among small numbers."""
 
-_IS_SMALL = frozenset(SMALL)
-
-HUGE = -1
-NOTHING = -2
+HUGE = (-1, True)
+NOTHING = (-2, True)
 
 
 @dataclass
@@ -119,15 +117,15 @@ class SampledGiven(Given):
         high = highest // multiple_of
         if high < low:
             raise Rejected
-        picked: int = self._pick(_values(typical, optional))
+        picked = self._pick(_values(typical, optional))
         if picked == NOTHING:
             return None
         if picked == HUGE:
             return (low + int(self._draw(_upto(high - low)))) * multiple_of
-        # A typical value stands for itself where it is in range; a small one is an offset.
-        value = picked if low <= picked <= high and picked not in _IS_SMALL else low + picked
-        if value > high:
-            value = low + picked % (high - low + 1)
+        number, is_offset = picked
+        value = low + number if is_offset else number
+        if not low <= value <= high:
+            value = low + number % (high - low + 1)
         return value * multiple_of
 
 
@@ -135,8 +133,10 @@ _BYTES = st.binary(min_size=24, max_size=24)
 
 
 @lru_cache(maxsize=1024)
-def _values(typical: tuple[int, ...], optional: bool) -> tuple[int, ...]:
-    values = [*sorted({*SMALL, *typical}), HUGE, HUGE]
+def _values(typical: tuple[int, ...], optional: bool) -> tuple[tuple[int, bool], ...]:
+    # A small number is an offset from the least value allowed; a typical one stands for itself.
+    values = [*sorted([(number, True) for number in SMALL] + [(number, False) for number in set(typical)])]
+    values += [HUGE] * 2
     return tuple([NOTHING] * len(values) + values if optional else values)
 
 

@@ -18,6 +18,13 @@ class Refused(Exception):
     """The implementation declines the input and says why. An answer, not a fault."""
 
 
+class Undocumented(Refused):
+    """Declined by an exception from the depths of the implementation, not by a refusal of its own.
+
+    A refusal for whoever asks for something else; laws about refusing tell them apart.
+    """
+
+
 class Unsupported(Exception):
     """The implementation has no such operation, kind, field or mode; names what is missing."""
 

@@ -31,14 +31,14 @@ class Budget:
 
     ``paths`` to run, ``branches`` on one path, ``questions`` to z3, and ``rlimit`` for each in
     z3's own resource units. ``deviations`` is how many choices of one run may differ from their
-    first option where there are too many paths to try all of them.
+    first option where there are too many paths to try all of them; None tries all of them or fails.
     """
 
     paths: int = 1000
     branches: int = 400
     questions: int = 3000
     rlimit: int = 3_000_000
-    deviations: int = 2
+    deviations: int | None = 2
 
 
 @dataclass

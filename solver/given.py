@@ -50,9 +50,9 @@ class SymbolicGiven(Given):
             low = cdiv(at_least, multiple_of)
             high = None if at_most is None else at_most // multiple_of
             value = self._between(name, low, high) * multiple_of
-        step = "" if type(multiple_of) is int and multiple_of == 1 else f", a multiple of {multiple_of}"
-        reach = "up" if at_most is None else f"to {at_most}"
-        self.draws.append(Draw(name, value, f"from {at_least} {reach}{step}"))
+        step = "" if type(multiple_of) is int and multiple_of == 1 else f", a multiple of {_show(multiple_of)}"
+        reach = "up" if at_most is None else f"to {_show(at_most)}"
+        self.draws.append(Draw(name, value, f"from {_show(at_least)} {reach}{step}"))
         return value
 
     def _between(self, name: str, at_least: int, at_most: int | None) -> Any:
@@ -107,6 +107,13 @@ class SymbolicGiven(Given):
     def case(self, values: Sequence[int]) -> dict[str, Any]:
         """The draws when unknown i is ``values[i]``."""
         return {draw.name: _evaluate(draw.value, values) for draw in self.draws}
+
+
+def _show(number: int) -> str:
+    known = _concrete(number)
+    if known is not None and abs(known) >= 1024 and abs(known) & (abs(known) - 1) == 0:
+        return f"{'-' if known < 0 else ''}2^{abs(known).bit_length() - 1}"
+    return str(number)
 
 
 def _concrete(value: int) -> int | None:

@@ -44,15 +44,16 @@ class Oracle:
                 return values
         raise Unknown("z3 could not decide " + " and ".join(show(path, c) for c in extra or path.constraints[-1:]))
 
-    def smallest(self, path: Path, objective: Polynomial) -> list[int] | None:
-        """Values that meet the path with the objective as small as z3 gets it, or None."""
+    def smallest(self, path: Path, numbers: Sequence[Polynomial]) -> list[int] | None:
+        """Values that meet the path with the numbers as near to 0 as z3 gets them, or None."""
         self.questions += 1
         optimiser = z3.Optimize()
-        optimiser.set("rlimit", self._rlimit)
+        optimiser.set("rlimit", self._rlimit // 3)
         terms = _Terms(products=True)
         for constraint in path.constraints:
             optimiser.add(terms.constraint(constraint))
-        optimiser.minimize(terms.sum(objective))
+        sizes = [terms.sum(number) for number in numbers]
+        optimiser.minimize(z3.Sum([z3.If(size >= 0, size, -size) for size in sizes]))
         if optimiser.check() != z3.sat:
             return None
         values = terms.values(optimiser.model(), path)

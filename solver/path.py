@@ -82,10 +82,12 @@ class Path:
         self._unequal: set[Polynomial] = set()
         self._replacements: dict[int, Polynomial] = {}
         self._factors: list[Polynomial] = []
+        self._equalities: list[Polynomial] = []
 
     def draw(self, name: str, low: int | None, high: int | None) -> Polynomial:
         """A new unknown within the bounds, both included; None leaves a side open."""
-        number = self._new(name, (low, high), low if low is not None else min(0, high or 0))
+        nearest = 0 if low is None else max(0, low)
+        number = self._new(name, (low, high), nearest if high is None else min(nearest, high))
         symbol = unknown(number)
         if low is not None:
             self._record(Constraint(add(symbol, constant(-low)), ">="))
@@ -127,6 +129,9 @@ class Path:
         in, -(-n // d), -(n // -d) and (n + d - 1) // d, come out as one and the same unknown.
         """
         dividend, divisor = self.reduce(dividend), self.reduce(divisor)
+        exact = self._exact_quotient(dividend, divisor)
+        if exact is not None:
+            return exact
         whole, rest = divide(dividend, divisor)
         if divisor.is_constant:
             # Only the constant term is brought into range: other coefficients keep their sign.
@@ -148,6 +153,20 @@ class Path:
             opposite = add(add(scale(rest, -1), divisor), constant(-1))
             return add(whole, self.floor_quotient(opposite, divisor), -1)
         return add(whole, unknown(self._quotient(Quotient(rest, divisor))))
+
+    def _exact_quotient(self, dividend: Polynomial, divisor: Polynomial) -> Polynomial | None:
+        """The quotient where the dividend is a multiple of the divisor, by the equalities known."""
+        whole, rest = divide(dividend, divisor)
+        if not rest.terms:
+            return whole
+        for equality in self._equalities:
+            # What is 0 may be added; whatever is left of the dividend must divide.
+            same = divide(dividend, equality)[1]
+            if same != dividend:
+                whole, rest = divide(same, divisor)
+                if not rest.terms:
+                    return whole
+        return None
 
     def _quotient(self, quotient: Quotient) -> int:
         if quotient in self._quotient_of:
@@ -243,7 +262,9 @@ class Path:
         """Add a canonical constraint that holds on this path from here on."""
         self._record(constraint, self._divisors(constraint.polynomial))
         if constraint.relation == "==":
-            self._replace(constraint.polynomial)
+            if not self._replace(constraint.polynomial):
+                self._equalities.append(constraint.polynomial)
+            self._revisit_quotients(constraint.polynomial.unknowns())
 
     def lemmas_of(self, constraint: Constraint) -> tuple[Constraint, ...]:
         """What follows from the constraint and helps a solver that is weak on products.
@@ -301,8 +322,8 @@ class Path:
                     high = end if high is None else min(high, end)
                 self.bounds[monomial[0]] = (low, high)
 
-    def _replace(self, polynomial: Polynomial) -> None:
-        """Use an equality to express one unknown by the others from here on."""
+    def _replace(self, polynomial: Polynomial) -> bool:
+        """Use an equality to express one unknown by the others from here on, if one can be."""
         for monomial, coefficient in sorted(polynomial.terms.items(), reverse=True):
             if len(monomial) != 1 or abs(coefficient) != 1:
                 continue
@@ -317,18 +338,18 @@ class Path:
             for other, before in self._replacements.items():
                 self._replacements[other] = substitute(before, single)
             self._replacements[number] = value
-            self._revisit_quotients(number)
-            return
+            return True
+        return False
 
-    def _revisit_quotients(self, replaced: int) -> None:
+    def _revisit_quotients(self, touched: set[int]) -> None:
         """What a quotient comes to be once its dividend is known to be a multiple of its divisor."""
         for number, quotient in list(self.quotients.items()):
-            touched = quotient.dividend.unknowns() | quotient.divisor.unknowns()
-            if replaced in touched and number not in self._replacements:
-                divisor = self.reduce(quotient.divisor)
-                whole, rest = divide(self.reduce(quotient.dividend), divisor)
-                if not rest.terms and number not in whole.unknowns():
-                    self.learn(Constraint(add(unknown(number), whole, -1), "=="))
+            mine = quotient.dividend.unknowns() | quotient.divisor.unknowns()
+            if number in self._replacements or mine.isdisjoint(touched):
+                continue
+            whole = self._exact_quotient(self.reduce(quotient.dividend), self.reduce(quotient.divisor))
+            if whole is not None and number not in whole.unknowns():
+                self.learn(Constraint(add(unknown(number), whole, -1), "=="))
 
     def neighbour(self, constraint: Constraint) -> list[int] | None:
         """Numbers that meet the path and the constraint, the witness with one unknown changed.

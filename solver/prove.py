@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, cast
 
 from kvconform.properties.law import Law, Violation
 from kvconform.properties.sampling import Fault, run_law
-from kvconform.reference.interface import OPERATIONS, Implementation, Unsupported
+from kvconform.reference.interface import Implementation, Unsupported
 from kvconform.solver.explore import Budget, End, Explorer, Stopped
 from kvconform.solver.given import SymbolicGiven
+from kvconform.solver.interpose import lift_numbers
 from kvconform.solver.oracle import Unknown
-from kvconform.solver.polynomials import ZERO, Polynomial, add, constant
 from kvconform.solver.replay import Case, Replayed, replay, shrink
 from kvconform.solver.symbolic import SymbolicInt
 
@@ -65,7 +63,8 @@ def prove(law: Law, implementation: Implementation, kind: str, *, budget: Budget
         return Proof(UNSUPPORTED, message=missing)
     best: Proof | None = None
     before = 0
-    for deviations in (*range(budget.deviations + 1), None):
+    stages = () if budget.deviations is None else range(budget.deviations + 1)
+    for deviations in (*stages, None):
         attempt = _Attempt(law, implementation, kind, budget, deviations)
         proof = attempt.run()
         if attempt.out_of_paths and best is not None:
@@ -95,7 +94,7 @@ class _Attempt:
         self._kind = kind
         self._budget = budget
         self._deviations = deviations
-        self._lifted = lift_answers(implementation, self.explorer)
+        self._lifted = lift_numbers(implementation, self.explorer)
         self._domain: dict[str, list[str]] = {}
         self._ensured = 0
         self._held = 0
@@ -168,7 +167,7 @@ class _Attempt:
             if witness is None:
                 return None
         numbers = [draw.value.polynomial for draw in run.given.draws if type(draw.value) is SymbolicInt]
-        smallest = self.explorer.oracle.smallest(end.path, _sum(numbers))
+        smallest = self.explorer.oracle.smallest(end.path, numbers)
         for values in (smallest, witness):
             if values is not None:
                 replayed = replay(self._law, self._implementation, self._kind, run.given.case(values))
@@ -202,53 +201,3 @@ class _Attempt:
 
 def _either(options: list[str]) -> str:
     return options[0] if len(options) == 1 else ", ".join(options[:-1]) + " or " + options[-1]
-
-
-def _sum(polynomials: list[Polynomial]) -> Polynomial:
-    result = ZERO
-    for polynomial in polynomials:
-        result = add(result, polynomial)
-    return result
-
-
-def lift_answers(implementation: Implementation, explorer: Explorer) -> Implementation:
-    """The implementation, told every integer of a spec or deployment as a symbolic one.
-
-    Code under test that puts fields in a set then meets no plain integer there, whose hash would
-    differ from that of an equal symbolic one.
-    """
-    return cast(Implementation, _Lifted(implementation, explorer))
-
-
-class _Lifted:
-    def __init__(self, implementation: Implementation, explorer: Explorer) -> None:
-        self._implementation = implementation
-        self._explorer = explorer
-
-    def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self._implementation, name)
-        if name not in OPERATIONS:
-            return attribute
-        asked: Callable[..., Any] = attribute
-
-        def ask(*arguments: Any, **named: Any) -> Any:
-            return asked(
-                *(self._lift(argument) for argument in arguments),
-                **{key: self._lift(argument) for key, argument in named.items()},
-            )
-
-        return ask
-
-    def _lift(self, value: Any) -> Any:
-        if type(value) is int:
-            return SymbolicInt(self._explorer, constant(value))
-        if type(value) in (list, tuple):
-            return type(value)(self._lift(item) for item in value)
-        if is_dataclass(value) and not isinstance(value, type):
-            lifted = {
-                item.name: self._lift(before)
-                for item in fields(value)
-                if type(before := getattr(value, item.name)) in (int, tuple)
-            }
-            return replace(value, **lifted) if lifted else value
-        return value

@@ -12,6 +12,7 @@ from kvconform.properties.given import Given, Rejected
 from kvconform.properties.law import Law, Violation
 from kvconform.properties.sampling import Fault, run_law
 from kvconform.reference.interface import Implementation, Unsupported
+from kvconform.solver.interpose import count_refusals
 
 Case = dict[str, Any]
 
@@ -38,7 +39,10 @@ class RecordedGiven(Given):
         multiple_of: int = 1,
         typical: Sequence[int] = (),  # noqa: ARG002
     ) -> int:
-        simplest = -(-at_least // multiple_of) * multiple_of
+        # The one nearest to 0.
+        simplest = max(0, -(-at_least // multiple_of) * multiple_of)
+        if at_most is not None and simplest > at_most:
+            simplest = at_most // multiple_of * multiple_of
         value: int = self._take(name, simplest)
         out_of_range = value < at_least or (at_most is not None and value > at_most)
         if out_of_range or value % multiple_of != 0:
@@ -83,7 +87,7 @@ class Replayed:
     """What a law said of one case.
 
     ``verdict`` is held, violated, broken, unsupported or rejected; ``ensured`` counts the
-    conditions that were checked, ``case`` holds the draws and ``simplest`` what each might be.
+    conditions that were checked and the refusals that were met, ``case`` holds the draws and ``simplest`` what each might be.
     """
 
     verdict: str
@@ -103,8 +107,10 @@ def replay(law: Law, implementation: Implementation, kind: str, recorded: Mappin
     inputs = RecordedGiven(implementation, kind, recorded)
     verdict, message = "held", ""
     with counting() as ensured:
+        observed = count_refusals(implementation, lambda: ensured.append(None))
+        inputs.implementation = observed
         try:
-            run_law(law, implementation, inputs)
+            run_law(law, observed, inputs)
         except Rejected:
             verdict = "rejected"
         except Unsupported as absent:
@@ -131,53 +137,92 @@ def counting() -> Iterator[list[None]]:
         laws.OBSERVERS.remove(observe)
 
 
-def shrink(law: Law, implementation: Implementation, kind: str, failed: Replayed, runs: int = 2000) -> Replayed:
-    """The failing case with each draw as simple as it can be while the law still fails the same way.
+def shrink(law: Law, implementation: Implementation, kind: str, failed: Replayed, runs: int = 4000) -> Replayed:
+    """The failing case with its draws as simple as they can be while the law still fails the same way.
 
-    Draws are taken in order: each is set to its simplest value, or else brought as near to it as
-    halving the distance gets, until no draw can be simplified further or ``runs`` are spent.
+    One draw after the other is set to its simplest value, or else as near to it as halving the
+    distance gets; where that ends, two at a time. Gives up after so many ``runs`` of the law.
     """
-    best = failed
-    left = runs
+    search = _Search(law, implementation, kind, failed, runs)
+    while search.simplify_one() or search.simplify_two():
+        pass
+    return search.best
 
-    def attempt(name: str, value: Any) -> bool:
-        nonlocal best, left
-        left -= 1
-        tried = replay(law, implementation, kind, {**best.case, name: value})
-        smaller = tried.verdict == failed.verdict and _size(tried.case) < _size(best.case)
+
+class _Search:
+    def __init__(self, law: Law, implementation: Implementation, kind: str, failed: Replayed, runs: int) -> None:
+        self.best = failed
+        self._law = law
+        self._implementation = implementation
+        self._kind = kind
+        self._left = runs
+        self._tried: set[tuple[tuple[str, Any], ...]] = set()
+
+    def _attempt(self, changes: Case) -> bool:
+        """Whether the case with these draws changed fails the same way and is smaller."""
+        case = {**self.best.case, **changes}
+        key = tuple((name, (type(value), value)) for name, value in case.items())
+        if self._left <= 0 or key in self._tried:
+            return False
+        self._tried.add(key)
+        self._left -= 1
+        replayed = replay(self._law, self._implementation, self._kind, case)
+        smaller = replayed.verdict == self.best.verdict and _size(replayed) < _size(self.best)
         if smaller:
-            best = tried
+            self.best = replayed
         return smaller
 
-    improved = True
-    while improved and left > 0:
+    def simplify_one(self) -> bool:
+        """Simplify draws one by one; whether any could be."""
         improved = False
-        for name in list(best.case):
-            if name not in best.case or left <= 0:
+        for name in list(self.best.case):
+            if name not in self.best.case or self.best.case[name] == self.best.simplest[name]:
                 continue
-            value, simplest = best.case[name], best.simplest[name]
-            if value == simplest:
-                continue
-            if attempt(name, simplest):
+            if self._attempt({name: self.best.simplest[name]}):
                 improved = True
                 continue
-            if not _is_number(value):
-                continue
-            floor = simplest if _is_number(simplest) else 0
-            distance = value - floor
-            while distance and left > 0:
-                distance //= 2
-                while left > 0 and _is_number(best.case.get(name)):
-                    if not distance or not attempt(name, best.case[name] - distance):
-                        break
+            distance = self._distance(name)
+            while distance:
+                distance = int(distance / 2)
+                while distance and self._attempt({name: self.best.case[name] - distance}):
                     improved = True
-    return best
+        return improved
+
+    def simplify_two(self) -> bool:
+        """Simplify one draw with another changed along; whether that could be."""
+        for name in list(self.best.case):
+            for near in self._nearer(name):
+                for other in list(self.best.case):
+                    if other != name and self._is_number(other):
+                        now, low = self.best.case[other], self.best.simplest[other] or 0
+                        for value in dict.fromkeys((now - 1, now + 1, low, low + 1, low + 2)):
+                            if self._attempt({name: near, other: value}):
+                                return True
+        return False
+
+    def _nearer(self, name: str) -> list[Any]:
+        if self.best.case[name] == self.best.simplest[name]:
+            return []
+        distance = self._distance(name)
+        if not distance:
+            return [self.best.simplest[name]]
+        value = self.best.case[name]
+        step = 1 if distance > 0 else -1
+        return list(dict.fromkeys((value - distance, value - distance + step, value - int(distance / 2), value - step)))
+
+    def _distance(self, name: str) -> int:
+        if not self._is_number(name):
+            return 0
+        distance: int = self.best.case[name] - (self.best.simplest[name] or 0)
+        return distance
+
+    def _is_number(self, name: str) -> bool:
+        value = self.best.case[name]
+        return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _size(case: Mapping[str, Any]) -> tuple[int, int]:
-    numbers = [abs(value) for value in case.values() if _is_number(value)]
-    return sum(numbers) + len(case), len(case) - sum(value is None or value is False for value in case.values())
+def _size(replayed: Replayed) -> tuple[int, int]:
+    """How far the numbers are from 0, and how many draws are not their simplest."""
+    numbers = [abs(v) for v in replayed.case.values() if isinstance(v, int) and not isinstance(v, bool)]
+    unlike = sum(value != replayed.simplest[name] for name, value in replayed.case.items())
+    return sum(numbers), unlike + len(replayed.case)

@@ -13,8 +13,9 @@ from __future__ import annotations
 import dis
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path as FilePath
+from types import FrameType
 from typing import Any, NoReturn
 
 from kvconform.solver.explore import Explorer, Stopped
@@ -26,6 +27,14 @@ HASH = 0x5EED
 
 HIGHEST_POWER = 16
 """Greatest exponent that is multiplied out."""
+
+HIGHEST_TABLE = 64
+"""Most plain integers among the keys of a table that a symbolic one is looked up in."""
+
+EXACT = 1 << 53
+"""Integers up to here are exact as floats, and so are they divided by a power of two."""
+
+POWERS_OF_TWO = frozenset(1 << places for places in range(32))
 
 _HERE = str(FilePath(__file__).parent)
 _LOOKUPS = frozenset(dis.opmap[name] for name in ("CONTAINS_OP", "BINARY_SUBSCR", "DELETE_SUBSCR"))
@@ -41,6 +50,18 @@ def place() -> str:
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _keys_near(frame: FrameType) -> Iterator[object]:
+    """The keys of the tables that the running line may be looking into, tuples taken apart."""
+    near = [*frame.f_locals.values(), *frame.f_globals.values(), *frame.f_code.co_consts]
+    for holder in frame.f_locals.values():
+        if not issubclass(type(holder), Symbolic):
+            near.extend(getattr(holder, "__dict__", {}).values())
+    for table in near:
+        if type(table) in (dict, set, frozenset):
+            for key in table:
+                yield from key if type(key) is tuple else (key,)
 
 
 def fresh(explorer: Explorer, name: str, low: int | None = None, high: int | None = None) -> SymbolicInt:
@@ -180,10 +201,18 @@ class SymbolicInt(Symbolic):
             return NotImplemented
         return self._divide(left, self.polynomial), self._remainder(left, self.polynomial)
 
-    def __truediv__(self, other: object) -> NoReturn:
-        self._need("true division")
+    def __truediv__(self, other: object) -> SymbolicRatio:
+        divisor = self._operand(other, "true division")
+        if divisor is None:
+            return NotImplemented
+        low, high = self._path.interval(self._path.reduce(self.polynomial))
+        exact = low is not None and high is not None and -EXACT <= low and high <= EXACT
+        if not exact or not divisor.is_constant or divisor.constant not in POWERS_OF_TWO:
+            self._need("true division")
+        return SymbolicRatio(self, divisor.constant)
 
-    __rtruediv__ = __truediv__
+    def __rtruediv__(self, other: object) -> NoReturn:
+        self._need("true division")
 
     def __pow__(self, other: object, modulus: object = None) -> SymbolicInt:
         exponent = self._operand(other, "a power")
@@ -309,8 +338,16 @@ class SymbolicInt(Symbolic):
     def __hash__(self) -> int:
         frame = sys._getframe(1)
         if frame.f_code.co_code[frame.f_lasti] in _LOOKUPS:
-            # A table may have concrete keys, whose hashes this one would miss.
-            self._need("looking up a key")
+            keys = list(_keys_near(frame))
+            # A plain integer has its own hash: where this one equals it, it must have the same.
+            numbers = list(dict.fromkeys(key for key in keys if type(key) is int))
+            if len(numbers) > HIGHEST_TABLE:
+                self._need("looking up a key in a large table")
+            for number in numbers:
+                if self == number:
+                    if any(type(key) is SymbolicInt for key in keys):
+                        self._need("looking up a key among plain and symbolic ones")
+                    return hash(number)
         return HASH
 
     # The number itself
@@ -359,6 +396,45 @@ class SymbolicInt(Symbolic):
         if spec not in ("", "d"):
             return format(self._value(f"the format {spec!r}"), spec)
         return str(self)
+
+
+class SymbolicRatio(Symbolic):
+    """The exact float that dividing by a power of two gives; only rounding it is known."""
+
+    __slots__ = ("_dividend", "_divisor")
+
+    def __init__(self, dividend: SymbolicInt, divisor: int) -> None:
+        super().__init__(dividend._explorer)
+        self._dividend = dividend
+        self._divisor = divisor
+
+    def __floor__(self) -> SymbolicInt:
+        return self._dividend // self._divisor
+
+    def __ceil__(self) -> SymbolicInt:
+        return -(-self._dividend // self._divisor)
+
+    def __trunc__(self) -> SymbolicInt:
+        return self.__floor__() if self._dividend >= 0 else self.__ceil__()
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(float, name):
+            self._need(f"float.{name}")
+        raise AttributeError(f"'float' object has no attribute {name!r}")
+
+
+def _unknown_ratio(operation: str) -> Any:
+    def needed(self: SymbolicRatio, *_: object) -> NoReturn:
+        self._need(f"a fraction in {operation}")
+
+    return needed
+
+
+for _operation in (
+    *("eq", "ne", "lt", "le", "gt", "ge", "bool", "hash", "float", "int", "index", "abs", "neg", "round"),
+    *("add", "radd", "sub", "rsub", "mul", "rmul", "truediv", "rtruediv", "floordiv", "mod", "pow", "str"),
+):
+    setattr(SymbolicRatio, f"__{_operation}__", _unknown_ratio(f"__{_operation}__"))
 
 
 class SymbolicBool(Symbolic):

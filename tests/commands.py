@@ -29,6 +29,6 @@ def kvconform(*arguments: str, cwd: Path, stdin: str = "") -> subprocess.Complet
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )

@@ -1,7 +1,5 @@
 """Implementations for the tests of running: the reference, each with one fault of its own."""
 
-# ruff: noqa: ARG002 (what goes wrong here does so whatever is asked)
-
 from __future__ import annotations
 
 import os

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
 import pytest
 from commands import TESTS
 from kvconform.conformance import running
@@ -100,6 +103,15 @@ def test_a_hang_that_cannot_be_interrupted_is_ended(monkeypatch: pytest.MonkeyPa
     broken = the_first(done, "broken")
     assert broken.message == "no answer within 1.5 s, and no way to interrupt it"
     assert broken.case["spec.block_size"] == 1
+    assert not workers()
+
+
+def workers() -> list[str]:
+    """The worker processes that this one has."""
+    mine = subprocess.run(
+        ["ps", "--ppid", str(os.getpid()), "-o", "args"], capture_output=True, text=True, check=True
+    )
+    return [line for line in mine.stdout.splitlines() if "conformance.worker" in line]
 
 
 def test_a_worker_that_is_slow_but_alive_is_left_alone(

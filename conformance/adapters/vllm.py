@@ -86,8 +86,32 @@ class Refused(Exception):
     """The release declined the input."""
 
 
+class Undocumented(Refused):
+    """The release fell over the input instead of refusing it."""
+
+
 class Unsupported(Exception):
     """The release has no such thing; names what is missing."""
+
+
+class Settings:
+    """Stands in for a configuration object of the release: the values that it is known to read.
+
+    Reading any other raises `Unsupported` naming it: a default made up here would be an answer of
+    the adapter, not of the release.
+    """
+
+    def __init__(self, name: str, values: Mapping[str, Any]) -> None:
+        nested = {
+            key: Settings(f"{name}.{key}", value) if isinstance(value, Mapping) else value
+            for key, value in values.items()
+        }
+        self.__dict__.update(nested, _name=name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise Unsupported(f"the configuration value {self._name}.{name}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +135,7 @@ class Release:
             kind: getattr(module, name) for kind, name in CLASSES.items() if hasattr(module, name)
         }
         self._names = {kind: _field_names(spec_class) for kind, spec_class in self.classes.items()}
+        self._third_parties: dict[tuple[str, str], type] = {}
 
     def field_names(self, kind: str) -> Mapping[str, str]:
         """The base spec's field names that the kind has, with the release's own names."""
@@ -119,6 +144,9 @@ class Release:
     def build(self, wire: Mapping[str, Any]) -> Any:
         """The release's spec object for a dictionary."""
         kind = wire["kind"]
+        if "base" in wire:
+            values = {name: value for name, value in wire.items() if name != "base"}
+            return self.third_party(kind, wire["base"])(**self.arguments(values, wire["base"]))
         if kind not in self.classes:
             raise Unsupported(f"kind {kind}")
         if kind == "uniform_type":
@@ -126,10 +154,26 @@ class Release:
             return self.classes[kind](block_size=wire["block_size"], kv_cache_specs=layers)
         return self.classes[kind](**self.arguments(wire))
 
-    def arguments(self, wire: Mapping[str, Any]) -> dict[str, Any]:
-        """The keyword arguments that build a spec, under the release's names."""
-        kind = wire["kind"]
-        names = self._names[kind]
+    def third_party(self, kind: str, base: str) -> type:
+        """A third party's kind with the fields of a base kind, or of any attention kind (empty).
+
+        Asked again it gives the same class.
+        """
+        if (kind, base) not in self._third_parties:
+            if base and base not in self.classes:
+                raise Unsupported(f"kind {base}")
+            parent = self.classes[base] if base else self.module.AttentionSpec
+            made = dataclasses.dataclass(frozen=True)(type(kind, (parent,), {"__module__": __name__}))
+            self._third_parties[kind, base] = made
+        return self._third_parties[kind, base]
+
+    def arguments(self, wire: Mapping[str, Any], base: str | None = None) -> dict[str, Any]:
+        """The keyword arguments that build a spec, under the release's names.
+
+        ``base`` is the kind whose fields a third party's kind has.
+        """
+        kind = wire["kind"] if base is None else base
+        names = self._names[kind] if kind else _field_names(self.module.AttentionSpec)
         arguments: dict[str, Any] = {}
         for name, value in wire.items():
             if name == "kind" or (name == "head_size_v" and kind in LATENT_KINDS):
@@ -158,17 +202,17 @@ class Release:
 
     def read(self, spec: Any) -> dict[str, Any]:
         """The dictionary for one of the release's spec objects."""
-        for spec_class in type(spec).__mro__:
-            if spec_class.__name__ in KIND_OF:
-                kind = KIND_OF[spec_class.__name__]
-                break
-        else:
-            raise Unsupported(f"kind of {type(spec).__name__}")
+        kind = self._kind(spec)
         wire: dict[str, Any] = {"kind": kind}
+        names: Mapping[str, str] = self._names.get(kind, {})
+        for (third_kind, base), third_party in self._third_parties.items():
+            if type(spec) is third_party:
+                wire |= {"kind": third_kind, "base": base}
+                names = self._names[base] if base else _field_names(self.module.AttentionSpec)
         if kind == "uniform_type":
             layers = [[name, self.read(layer)] for name, layer in spec.kv_cache_specs.items()]
             return {**wire, "block_size": spec.block_size, "kv_cache_specs": layers}
-        for name, own in self._names[kind].items():
+        for name, own in names.items():
             value = getattr(spec, own)
             if name == "dtype":
                 wire[name] = _dtype_name(value)
@@ -179,6 +223,14 @@ class Release:
             elif name != "mamba_type" and not (name == "head_size_v" and kind in LATENT_KINDS):
                 wire[name] = value
         return wire
+
+    def _kind(self, spec: Any) -> str:
+        for spec_class in type(spec).__mro__:
+            if spec_class.__name__ in KIND_OF:
+                return KIND_OF[spec_class.__name__]
+        if type(spec) in self._third_parties.values():
+            return ""
+        raise Unsupported(f"kind of {type(spec).__name__}")
 
 
 def _field_names(spec_class: type) -> dict[str, str]:
@@ -306,7 +358,7 @@ class Adapter:
             names = self.bind(arguments)
             return self.answer(self.evaluate(self.question(operation, arguments), names))
         except REFUSALS as error:
-            raise Refused(_reason(error, self.root)) from error
+            raise Refused(reason(error, self.root)) from error
         except NotImplementedError as error:
             raise Unsupported(f"{operation} is not implemented by the release") from error
 
@@ -342,7 +394,7 @@ class Adapter:
             )
         if operation == "cache_element_dtype":
             return Question(
-                "STR_DTYPE_TO_TORCH_DTYPE[cache_dtype]",
+                "STR_DTYPE_TO_TORCH_DTYPE.get(cache_dtype)",
                 imports=("from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE",),
             )
         return Question(f"spec.{operation}")
@@ -374,7 +426,7 @@ class Adapter:
 
     def config(self, deployment: Mapping[str, Any], spec: Mapping[str, Any] | None = None) -> Any:
         """A stand-in for the configuration object: the few attributes that sizing reads."""
-        return _namespace(self.config_values(deployment, spec))
+        return Settings("config", self.config_values(deployment, spec))
 
     def config_values(self, deployment: Mapping[str, Any], spec: Mapping[str, Any] | None) -> dict[str, Any]:
         """The attributes of the configuration stand-in, by section."""
@@ -422,18 +474,6 @@ class Adapter:
 
     def _ask_cache_dtypes(self) -> tuple[str, ...]:
         return self.literal("CacheDType")
-
-    def _ask_cache_element_dtype(self, cache_dtype: str) -> str | None:
-        if cache_dtype == "auto":
-            return None
-        try:
-            return str(
-                self.answer(
-                    self.evaluate(self.question("cache_element_dtype", {}), {"cache_dtype": cache_dtype})
-                )
-            )
-        except KeyError:
-            raise Refused(f"no element type for {cache_dtype!r}") from None
 
     def _ask_get_kv_quant_mode(self, cache_dtype: str) -> str:
         load_leniently("vllm.config.cache", self.root)
@@ -503,12 +543,6 @@ def _import(kind: str) -> str:
     return f"from {INTERFACE} import {CLASSES[kind]}"
 
 
-def _namespace(values: Mapping[str, Any]) -> types.SimpleNamespace:
-    return types.SimpleNamespace(
-        **{name: _namespace(value) if isinstance(value, Mapping) else value for name, value in values.items()}
-    )
-
-
 def _mamba_cache_mode(spec: Mapping[str, Any] | None) -> str:
     if spec is None:
         return "none"
@@ -518,7 +552,8 @@ def _mamba_cache_mode(spec: Mapping[str, Any] | None) -> str:
     return str(spec.get("mamba_cache_mode", "none"))
 
 
-def _reason(error: BaseException, root: Path) -> str:
+def reason(error: BaseException, root: Path) -> str:
+    """What was raised, where, and its message or the line that raised it."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     path = Path(frame.filename)
     place = f"{path.relative_to(root) if path.is_relative_to(root) else path.name}:{frame.lineno}"
@@ -559,6 +594,9 @@ def _method_without_its_module(root: Path, module: str, class_name: str, method:
         raise missing
     owner.keywords, owner.decorator_list = [], []
     used = {node.id for node in ast.walk(owner) if isinstance(node, ast.Name)}
+    if "super" not in used:
+        used -= {base.id for base in owner.bases if isinstance(base, ast.Name)}
+        owner.bases = []
     for node in ast.walk(owner):
         if isinstance(node, ast.ImportFrom) and node.module:
             _make_importable(node.module, root)
@@ -617,14 +655,18 @@ STOOD_IN: set[str] = set()
 """What `load_leniently` put a stand-in for, as dotted names."""
 
 
-def load_leniently(name: str, root: Path) -> types.ModuleType:
+def load_leniently(name: str, root: Path, *, siblings: Sequence[str] = ()) -> types.ModuleType:
     """Import a module of the release although much of what it imports is not installed.
 
     Its package is entered without running the package's own imports, and each statement at the top
-    of the module that fails binds a stand-in which raises once anything in it is used.
+    of the module that fails binds a stand-in which raises once anything in it is used. ``siblings``
+    are modules that it needs more of than such stand-ins: those the release has are loaded first.
     """
     if name in sys.modules:
         return sys.modules[name]
+    for sibling in siblings:
+        if root.joinpath(*sibling.split(".")).with_suffix(".py").exists():
+            load_leniently(sibling, root)
     parts = name.split(".")
     for depth in range(2, len(parts)):
         package = ".".join(parts[:depth])

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kvconform.conformance.adapters import vllm
 from kvconform.conformance.adapters.scripts import script
 from kvconform.conformance.adapters.vllm import AdapterError
+from kvconform.conformance.adapters.vllm_planner import Planner
 from kvconform.reference.deployment import Deployment
-from kvconform.reference.interface import Implementation, Refused, Unsupported
+from kvconform.reference.grouping import KVCacheGroupSpec
+from kvconform.reference.interface import Implementation, Refused, Undocumented, Unsupported
+from kvconform.reference.planning import KVCacheConfig
 from kvconform.reference.specs import Spec
-from kvconform.reference.wire import deployment_to_wire, spec_from_wire, spec_to_wire
+from kvconform.reference.wire import (
+    config_from_wire,
+    config_to_wire,
+    deployment_to_wire,
+    group_from_wire,
+    spec_from_wire,
+    spec_to_wire,
+)
 
 __all__ = ["AdapterError", "VllmImplementation"]
 
@@ -25,6 +35,8 @@ class VllmImplementation(Implementation):
 
     def __init__(self, root: Path | None, name: str) -> None:
         self.adapter = vllm.Adapter(root)
+        self.planner = Planner(self.adapter)
+        self._operations = self.adapter.operations() | self.planner.operations
         self.name = name
         _, _, self.version = name.partition("==")
 
@@ -35,9 +47,11 @@ class VllmImplementation(Implementation):
         return self.adapter.fields(kind)
 
     def operations(self) -> frozenset[str]:
-        return self.adapter.operations()
+        return self._operations
 
     def location(self, operation: str, kind: str) -> str:
+        if operation in self.planner.operations:
+            return self.planner.location(operation)
         return self.adapter.location(operation, kind)
 
     def script(self, calls: Sequence[tuple[str, Mapping[str, Any], Any]], message: str) -> str:
@@ -46,9 +60,16 @@ class VllmImplementation(Implementation):
         return script(self.adapter, self.name, wired, message)
 
     def ask(self, operation: str, **arguments: Any) -> Any:
-        """The release's answer to an operation, its specs as reference specs."""
+        """The release's answer to an operation, specs in it as dictionaries."""
+        return self._asked(operation, to_wire(arguments))
+
+    def _asked(self, operation: str, arguments: Mapping[str, Any]) -> Any:
         try:
-            return self.adapter.ask(operation, to_wire(arguments))
+            if operation in PLANNED:
+                return self.planner.ask(operation, arguments)
+            return self.adapter.ask(operation, arguments)
+        except vllm.Undocumented as fall:
+            raise Undocumented(str(fall)) from fall
         except vllm.Refused as refusal:
             raise Refused(str(refusal)) from refusal
         except vllm.Unsupported as lack:
@@ -118,8 +139,96 @@ class VllmImplementation(Implementation):
         return tuple(self.ask("merge_side_effects", specs=specs))
 
 
+    def register_kv_cache_spec(self, kind: str, base: str) -> None:
+        self.ask("register_kv_cache_spec", kind=kind, base=base)
+
+    def is_uniform_type(self, specs: Sequence[Spec]) -> bool:
+        return bool(self.ask("is_uniform_type", specs=specs))
+
+    def get_kv_cache_groups(
+        self, layers: Mapping[str, Spec], deployment: Deployment
+    ) -> tuple[KVCacheGroupSpec, ...]:
+        arguments = to_wire({"layers": layers, "deployment": deployment})
+        with _PutBack([layers], [arguments["layers"]]):
+            groups = self._asked("get_kv_cache_groups", arguments)
+        return tuple(group_from_wire(group) for group in groups)
+
+    def get_kv_cache_configs(
+        self, ranks: Sequence[Mapping[str, Spec]], deployment: Deployment, available_memory: Sequence[int]
+    ) -> tuple[KVCacheConfig, ...]:
+        arguments = to_wire({"ranks": ranks, "deployment": deployment, "available_memory": available_memory})
+        with _PutBack(ranks, arguments["ranks"]):
+            configs = self._asked("get_kv_cache_configs", arguments)
+        return tuple(config_from_wire(config) for config in configs)
+
+    def estimate_max_model_len(
+        self, ranks: Sequence[Mapping[str, Spec]], deployment: Deployment, available_memory: Sequence[int]
+    ) -> int:
+        arguments = to_wire({"ranks": ranks, "deployment": deployment, "available_memory": available_memory})
+        with _PutBack(ranks, arguments["ranks"]):
+            length: int = self._asked("estimate_max_model_len", arguments)
+        return length
+
+    def generate_scheduler_kv_cache_config(self, configs: Sequence[KVCacheConfig]) -> KVCacheConfig:
+        return config_from_wire(self.ask("generate_scheduler_kv_cache_config", configs=configs))
+
+    def resolve_kv_cache_block_sizes(self, config: KVCacheConfig, deployment: Deployment) -> tuple[int, int]:
+        scheduler, unit = self.ask("resolve_kv_cache_block_sizes", config=config, deployment=deployment)
+        return scheduler, unit
+
+    def get_max_concurrency(self, config: KVCacheConfig, deployment: Deployment) -> float:
+        return float(self.ask("get_max_concurrency", config=config, deployment=deployment))
+
+    def max_admission_blocks_per_request(self, spec: Spec, deployment: Deployment) -> int:
+        return self._number("max_admission_blocks_per_request", spec=spec, deployment=deployment)
+
+    def needs_kv_cache_zeroing(self, config: KVCacheConfig) -> bool:
+        return bool(self.ask("needs_kv_cache_zeroing", config=config))
+
+    def records_new_block_ids(self, config: KVCacheConfig) -> tuple[bool, ...]:
+        return tuple(self.ask("records_new_block_ids", config=config))
+
+
+PLANNED = (
+    "register_kv_cache_spec",
+    "is_uniform_type",
+    "get_kv_cache_groups",
+    "get_kv_cache_configs",
+    "generate_scheduler_kv_cache_config",
+    "resolve_kv_cache_block_sizes",
+    "get_max_concurrency",
+    "estimate_max_model_len",
+    "max_admission_blocks_per_request",
+    "needs_kv_cache_zeroing",
+    "records_new_block_ids",
+)
+"""The operations that the release's planner answers."""
+
+
+class _PutBack:
+    """Puts back into mappings of layers whatever was changed in the dictionaries made of them."""
+
+    def __init__(self, ranks: Sequence[Mapping[str, Spec]], wired: Sequence[dict[str, Any]]) -> None:
+        self._ranks = ranks
+        self._wired = wired
+        self._before = [dict(rank) for rank in wired]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        for rank, after, before in zip(self._ranks, self._wired, self._before, strict=True):
+            if not isinstance(rank, MutableMapping):
+                continue
+            for name in before.keys() - after.keys():
+                del rank[name]
+            for name, spec in after.items():
+                if spec is not before.get(name):
+                    rank[name] = spec_from_wire(spec)
+
+
 def to_wire(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of an operation with specs and deployments as dictionaries."""
+    """The arguments of an operation with specs, deployments and configurations as dictionaries."""
     return {name: _value_to_wire(value) for name, value in arguments.items()}
 
 
@@ -128,6 +237,10 @@ def _value_to_wire(value: Any) -> Any:
         return spec_to_wire(value)
     if isinstance(value, Deployment):
         return deployment_to_wire(value)
-    if isinstance(value, list | tuple) and value and isinstance(value[0], Spec):
-        return [spec_to_wire(spec) for spec in value]
+    if isinstance(value, KVCacheConfig):
+        return config_to_wire(value)
+    if isinstance(value, Mapping):
+        return {name: _value_to_wire(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_value_to_wire(inner) for inner in value]
     return value

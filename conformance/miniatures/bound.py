@@ -61,7 +61,7 @@ class WindowOfWholeBlocksWithoutPlusOne(Engine):
         bound = super().max_blocks_per_request(spec, deployment)
         if not isinstance(spec, SlidingWindow):
             return bound
-        tokens = window_tokens(spec, deployment)
+        tokens = min(window_tokens(spec, deployment), deployment.max_model_len)
         return tokens // spec.block_size if tokens % spec.block_size == 0 else bound
 
 
@@ -137,16 +137,24 @@ class ChunkOfPartBlocksAnswered(Engine):
         return super().max_blocks_per_request(spec, deployment)
 
 
-@breaks("bound/chunk-suffices", "bound/in-flight-counts", "bound/lookahead-counts", "bound/formula")
+@breaks(
+    "bound/chunk-suffices",
+    "bound/in-flight-counts",
+    "bound/lookahead-counts",
+    "bound/exact-at-scale",
+    "bound/formula",
+)
 class ChunkAlone(Engine):
     """A chunked request is charged its chunk and nothing in flight beyond it."""
 
     def max_blocks_per_request(self, spec: Spec, deployment: Deployment) -> int:
         bound = super().max_blocks_per_request(spec, deployment)
-        return min(bound, spec.attention_chunk_size // spec.block_size) if _chunked(spec) else bound
+        if not isinstance(spec, ChunkedLocalAttention):
+            return bound
+        return min(bound, spec.attention_chunk_size // spec.block_size)
 
 
-@breaks("bound/chunk-is-tight", "bound/formula")
+@breaks("bound/chunk-is-tight", "bound/exact-at-scale", "bound/formula")
 class ChunkBesideItsPredecessor(Engine):
     """A chunked request is charged its last chunk as well, which is freed by then."""
 
@@ -336,10 +344,6 @@ class CeilingOfAFloat(Engine):
         if isinstance(spec, FullAttention) and deployment.decode_context_parallel == 1:
             return math.ceil(deployment.max_model_len / spec.block_size)
         return super().max_blocks_per_request(spec, deployment)
-
-
-def _chunked(spec: Spec) -> bool:
-    return isinstance(spec, ChunkedLocalAttention)
 
 
 def _whole_shares(deployment: Deployment) -> Deployment:

@@ -9,11 +9,11 @@ from typing import Any
 from kvconform.conformance.miniatures.registry import Engine, breaks
 from kvconform.reference.interface import Refused
 from kvconform.reference.specs import (
+    LATENT,
     AttentionSpec,
     FullAttention,
     SinkFullAttention,
     SlidingWindow,
-    SlidingWindowMLA,
     Spec,
 )
 
@@ -23,7 +23,7 @@ def alike(specs: Sequence[Spec], **fields: Any) -> list[Spec]:
     return [replace(spec, **fields) for spec in specs]
 
 
-@breaks("merge/idempotent", "merge/keeps-every-field")
+@breaks("merge/idempotent", "merge/associative", "merge/keeps-every-field")
 class ModeForgottenOnMerge(Engine):
     """The merged spec is built field by field, and the quantisation mode is not among them."""
 
@@ -32,7 +32,7 @@ class ModeForgottenOnMerge(Engine):
         return replace(merged, kv_quant_mode="NONE") if isinstance(merged, AttentionSpec) else merged
 
 
-@breaks("merge/idempotent", "merge/keeps-every-field")
+@breaks("merge/idempotent", "merge/associative", "merge/keeps-every-field")
 class StrideFlagForgotten(Engine):
     """The merged spec does not say that the backend reads pages by block stride."""
 
@@ -43,7 +43,7 @@ class StrideFlagForgotten(Engine):
         return merged
 
 
-@breaks("merge/idempotent", "merge/keeps-every-field", "merge/keeps-page")
+@breaks("merge/idempotent", "merge/associative", "merge/keeps-every-field", "merge/keeps-page")
 class PaddingForgotten(Engine):
     """The merged spec has no padding."""
 
@@ -64,10 +64,10 @@ class SinksOfTheFirst(Engine):
 
 @breaks("merge/commutative", "merge/keeps-every-field", "merge/keeps-page")
 class HeadsOfTheFirst(Engine):
-    """Windowed latents are merged without comparing heads: the group has the first layer's."""
+    """Latents are merged without comparing heads: the group has the first layer's."""
 
     def merge(self, specs: Sequence[Spec], kind: str | None = None) -> Spec:
-        if specs and all(isinstance(spec, SlidingWindowMLA) for spec in specs):
+        if specs and all(isinstance(spec, LATENT) for spec in specs):
             return super().merge(alike(specs, num_kv_heads=getattr(specs[0], "num_kv_heads")), kind)
         return super().merge(specs, kind)
 
@@ -83,18 +83,14 @@ class LargestPaddingWins(Engine):
 
 
 @breaks("merge/associative")
-class ComparedWithTheFirstOnly(Engine):
-    """A recorded window is compared with the first layer's only, which may record none."""
+class MergedWithTheFirstOnly(Engine):
+    """Each layer is merged with the first alone, so that of three the second is forgotten."""
 
     def merge(self, specs: Sequence[Spec], kind: str | None = None) -> Spec:
-        first = specs[0] if specs else None
-        if not isinstance(first, FullAttention) or first.sliding_window is not None:
-            return super().merge(specs, kind)
-        windows = [getattr(spec, "sliding_window", None) for spec in specs]
-        known = next((window for window in windows if window is not None), None)
-        others = [replace(spec, sliding_window=known) if window else spec  # type: ignore[call-arg]
-                  for spec, window in zip(specs, windows, strict=True)]
-        return super().merge(others, kind)
+        merged = super().merge(specs[:1], kind)
+        for other in specs[1:]:
+            merged = super().merge([specs[0], other], kind)
+        return merged
 
 
 @breaks("merge/covers-bound", "merge/keeps-every-field", "merge/refuses-conflicts")

@@ -110,18 +110,18 @@ class ShapesPairedToTheShorter(Engine):
         return super().page_size_bytes(replace(spec, shapes=spec.shapes[:pairs], dtypes=spec.dtypes[:pairs]))
 
 
-@breaks("page/aligned", "page/positive", "resize/like-fresh", "merge/keeps-page")
+@breaks("page/aligned", "resize/like-fresh", "merge/keeps-page")
 class AlignedDownwards(Engine):
-    """An aligned page is rounded down, and only a resized or merged spec records it rounded up."""
+    """An aligned page is rounded down once it fills one alignment, and only a resized or merged spec records it rounded up."""
 
     def page_size_bytes(self, spec: Spec) -> int:
         alignment = getattr(spec, "alignment", None)
         if alignment is None or getattr(spec, "page_size_padded", None) is not None:
             return super().page_size_bytes(spec)
-        return unpadded_page_size_bytes(spec) // alignment * alignment
+        return max(1, unpadded_page_size_bytes(spec) // alignment) * alignment
 
 
-@breaks("page/aligned", "resize/like-fresh", "merge/keeps-page")
+@breaks("page/aligned")
 class AlignedOneTooMany(Engine):
     """A page that is aligned already gets a whole alignment on top."""
 
@@ -158,7 +158,8 @@ class HeadsSplitWhereDivisible(Engine):
 
     def page_size_bytes(self, spec: Spec) -> int:
         page = super().page_size_bytes(spec)
-        return page // 8 if is_dense(spec) and getattr(spec, "num_kv_heads") % 8 == 0 else page
+        divisible = is_dense(spec) and not isinstance(spec, LATENT) and getattr(spec, "num_kv_heads") % 8 == 0
+        return page // 8 if divisible else page
 
 
 @breaks("page/real-is-unpadded")
@@ -169,7 +170,13 @@ class RealPageIsPadded(Engine):
         return self.page_size_bytes(spec)
 
 
-@breaks("page/v-head-defaults", "page/exact-at-scale", "resize/like-fresh", "resize/still-covers")
+@breaks(
+    "page/v-head-defaults",
+    "page/exact-at-scale",
+    "resize/like-fresh",
+    "resize/reaches-inside",
+    "merge/keeps-page",
+)
 class MissingValueHeadIsNone(Engine):
     """A V head size that is left out counts as no V at all."""
 
@@ -193,8 +200,9 @@ class LargestPartOfState(Engine):
     """A state's page holds its largest array only."""
 
     def page_size_bytes(self, spec: Spec) -> int:
+        page = super().page_size_bytes(spec)
         if not isinstance(spec, Mamba) or has_padding(spec):
-            return super().page_size_bytes(spec)
+            return page
         pairs = zip(spec.shapes, spec.dtypes, strict=True)
         return max(product(shape) * DTYPE_BYTES[dtype] for shape, dtype in pairs)
 
@@ -233,7 +241,7 @@ class ContentInWholeVectors(Engine):
     """A state's content is counted in whole vectors of 16 bytes, rounded down."""
 
     def page_size_bytes(self, spec: Spec) -> int:
-        if not is_dense(spec):
+        if not is_dense(spec) or isinstance(spec, LATENT):
             return super().page_size_bytes(spec)
         assert isinstance(spec, AttentionSpec)
         content = self.state_content_size_bytes(spec) // 16 * 16

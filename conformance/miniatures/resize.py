@@ -17,7 +17,7 @@ from kvconform.reference.specs import (
 )
 
 
-@breaks("resize/like-fresh", "resize/still-covers", "resize/padding-share")
+@breaks("resize/like-fresh", "resize/still-covers", "resize/composes", "resize/padding-share")
 class StalePadding(Engine):
     """A padding is carried over as it is, although the contents grow or shrink."""
 
@@ -52,7 +52,7 @@ class PaddingKeptInBytes(Engine):
         return replace(resized, page_size_padded=padded)  # type: ignore[call-arg]
 
 
-@breaks("resize/like-fresh", "resize/composes")
+@breaks("resize/like-fresh", "resize/composes", "resize/same-is-identity")
 class AlignedPaddingScaled(Engine):
     """The padding that an alignment derived is scaled with the block instead of derived anew."""
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from kvconform.properties import drawn
 from kvconform.properties.given import Given
 from kvconform.properties.law import ensure, ensure_equal, law
+from kvconform.properties.laws.bound import step
 from kvconform.reference.interface import Implementation, Refused
 from kvconform.reference.residency import held_blocks
 
@@ -29,8 +28,7 @@ def lookahead_counts(implementation: Implementation, given: Given) -> None:
     """
     spec = drawn.spec(given, padding=("none",), packed=False)
     lookahead = given.tokens("lookahead", at_most=1 << 20)
-    deployment = replace(drawn.deployment(given), num_lookahead_tokens=lookahead)
-    settled = given.tokens("settled", at_most=deployment.max_model_len)
+    deployment, settled, _ = step(given, spec, lookahead)
     held = held_blocks(spec, settled, deployment.in_flight_tokens, deployment.max_model_len, lookahead)
     try:
         bound = implementation.max_blocks_per_request(spec, deployment)

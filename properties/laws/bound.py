@@ -35,26 +35,39 @@ def covers(bound: int, held: int, circumstances: str) -> None:
     ensure(bound >= held, f"bound: got {bound} blocks, wanted at least {held} = blocks held {circumstances}")
 
 
-def step(given: Given, spec: Spec) -> tuple[Deployment, int, int]:
+def step(given: Given, spec: Spec, lookahead: int = 0) -> tuple[Deployment, int, int]:
     """A deployment and one step of a request in it: tokens settled, and tokens in flight.
 
-    The whole budget is in flight, since a request holds no less with more in flight.
+    The whole budget is in flight, since a request holds no less with more in flight; `lookahead`
+    slots are reserved past it.
     """
     settled = given.integer("settled", typical=(*edges(spec), *TYPICAL_TOKENS[::3]))
-    in_flight = given.tokens("in_flight", at_least=1)
-    beyond = given.tokens("length_beyond_settled", at_least=1)
-    deployment = Deployment(max_model_len=settled + beyond, max_num_batched_tokens=in_flight)
+    in_flight = given.integer("in_flight", at_least=1, typical=(*fills(spec, lookahead), *TYPICAL_TOKENS[::3]))
+    reached = tuple((in_flight + lookahead) * steps for steps in range(1, 9))
+    beyond = given.integer("length_beyond_settled", at_least=1, typical=(*reached, *TYPICAL_TOKENS[::3]))
+    deployment = Deployment(
+        max_model_len=settled + beyond, max_num_batched_tokens=in_flight, num_lookahead_tokens=lookahead
+    )
     return deployment, settled, in_flight
 
 
 def edges(spec: Spec) -> tuple[int, ...]:
     """Settled tokens at which what may be freed is about to change: worth meeting more often."""
     if isinstance(spec, ChunkedLocalAttention):
-        return tuple(spec.attention_chunk_size * chunks for chunks in range(1, 12))
+        ends = [spec.attention_chunk_size * chunks for chunks in range(1, 12)]
+        return (*ends, *(end - 1 for end in ends))
     if isinstance(spec, SlidingWindow):
         start = spec.sliding_window - 1 + spec.extra_retained_tokens
-        return tuple(start + spec.block_size * blocks - 1 for blocks in range(1, 4))
+        return tuple(start + spec.block_size * blocks - 1 for blocks in range(1, 24))
     return ()
+
+
+def fills(spec: Spec, placed: int) -> tuple[int, ...]:
+    """Tokens that, beside those kept and `placed`, make whole blocks: there, one more starts another."""
+    if not isinstance(spec, SlidingWindow):
+        return ()
+    kept = spec.sliding_window - 1 + spec.extra_retained_tokens + placed
+    return tuple(spec.block_size * blocks - kept for blocks in range(1, 13))
 
 
 @law("bound/window-suffices", severity="safety", kinds=WINDOW_KINDS, needs=NEEDS, proved=True, reports=("vllm#39734",))
@@ -271,8 +284,9 @@ def monotone(implementation: Implementation, given: Given) -> None:
     grown = given.choice("grown", [name for name in GROWN[given.kind] if name.startswith("max_") or name in has])
     larger_spec: Spec = spec
     larger = deployment
+    filling = fills(spec, deployment.in_flight_tokens)
     if grown.startswith("max_"):
-        by = given.tokens("by", at_least=1)
+        by = given.integer("by", at_least=1, typical=(*filling, *TYPICAL_TOKENS))
         larger = replace(deployment, **{grown: getattr(deployment, grown) + by})
     elif given.kind in CHUNKED:
         factor = given.choice("factor", (2, 3, 4))
@@ -280,7 +294,7 @@ def monotone(implementation: Implementation, given: Given) -> None:
         larger_spec = replace(spec, **{grown: getattr(spec, grown) + by})
     else:
         ratio = getattr(spec, "compress_ratio", 1) if grown == "block_size" else 1
-        by = given.integer("by", at_least=ratio, multiple_of=ratio)
+        by = given.integer("by", at_least=ratio, multiple_of=ratio, typical=filling)
         larger_spec = replace(spec, **{grown: getattr(spec, grown) + by})
     try:
         bound = implementation.max_blocks_per_request(spec, deployment)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kvconform.properties import drawn
 from kvconform.properties.comparison import differences
-from kvconform.properties.given import Given
+from kvconform.properties.given import TYPICAL_TOKENS, Given
 from kvconform.properties.law import Violation, ensure, ensure_equal, law
 from kvconform.reference.interface import Implementation, Refused, Unsupported
 from kvconform.reference.merging import RECONCILED
@@ -16,6 +16,8 @@ from kvconform.reference.specs import ATTENTION_KINDS, FULL_KINDS, KINDS, WINDOW
 MERGED = (*ATTENTION_KINDS, "mamba")
 NEEDS = ("merge", "construct")
 HOLDING = tuple(kind for kind in ATTENTION_KINDS if kind != "encoder_only_attention")
+KEPT = ("sliding_window", "extra_retained_tokens", "attention_chunk_size")
+"""Fields that say which tokens are kept."""
 
 
 def layer(given: Given, name: str = "spec") -> Spec:
@@ -28,6 +30,16 @@ def pair(given: Given) -> list[Spec]:
     """Two layers of one kind that differ in at most one field."""
     first = layer(given)
     return [first, drawn.changed(given, "other", first)]
+
+
+def focus(given: Given, fields: Sequence[str]) -> tuple[str, ...]:
+    """One of the fields, for the others to differ in; or none, so that they may differ in any.
+
+    Most fields are only ever compared: those named here are worth meeting more often.
+    """
+    has = [field for field in fields if field in given.implementation.fields(given.kind)]
+    chosen = given.choice("focus", ("any", *has))
+    return () if chosen == "any" else (chosen,)
 
 
 def merged_or_none(implementation: Implementation, specs: Sequence[Spec]) -> Spec | None:
@@ -75,8 +87,10 @@ def commutative(implementation: Implementation, given: Given) -> None:
 @law("merge/associative", severity="agreement", kinds=MERGED, needs=("merge",), proved=True)
 def associative(implementation: Implementation, given: Given) -> None:
     """Merging in steps equals merging at once."""
-    first, second = pair(given)
-    third = drawn.changed(given, "third", first)
+    first = layer(given)
+    fields = focus(given, RECONCILED.get(given.kind, ()))
+    second = drawn.changed(given, "other", first, fields)
+    third = drawn.changed(given, "third", first, fields)
     at_once = merged_or_none(implementation, [first, second, third])
     partial = merged_or_none(implementation, [first, second])
     in_steps = None if partial is None else merged_or_none(implementation, [partial, third])
@@ -134,8 +148,13 @@ def keeps_page(implementation: Implementation, given: Given) -> None:
 )
 def covers_bound(implementation: Implementation, given: Given) -> None:
     """The merged bound is at least every member's."""
-    members = pair(given)
-    deployment = drawn.deployment(given, encoder=True)
+    first = layer(given)
+    members = [first, drawn.changed(given, "other", first, focus(given, KEPT))]
+    # A request shorter than both windows does not tell them apart.
+    windows = [getattr(member, "sliding_window", None) or 0 for member in members]
+    beyond = tuple(sum(windows) + first.block_size * blocks for blocks in range(1, 25))
+    length = given.integer("deployment.max_model_len", at_least=1, typical=(*beyond, *TYPICAL_TOKENS))
+    deployment = drawn.deployment(given, encoder=True, max_model_len=length)
     merged = merged_or_none(implementation, members)
     if merged is None:
         return
