@@ -15,7 +15,7 @@ def differences(got: Spec, wanted: Spec, *, but: Sequence[str] = ()) -> str:
         return _layer_differences(got, wanted, but)
     found = []
     for name in field_names(wanted.kind):
-        if name not in but and not getattr(got, name) == getattr(wanted, name):
+        if name not in but and getattr(got, name) != getattr(wanted, name):
             found.append(f"{name}: got {getattr(got, name)}, wanted {getattr(wanted, name)}")
     return "; ".join(found)
 
@@ -25,7 +25,7 @@ def _layer_differences(got: UniformType, wanted: UniformType, but: Sequence[str]
     if names[0] != names[1]:
         return f"layers: got {names[0]}, wanted {names[1]}"
     found = []
-    if "block_size" not in but and not got.block_size == wanted.block_size:
+    if "block_size" not in but and got.block_size != wanted.block_size:
         found.append(f"block_size: got {got.block_size}, wanted {wanted.block_size}")
     for name, layer, other in zip(names[0], got.layers(), wanted.layers(), strict=True):
         inside = differences(layer, other, but=but)

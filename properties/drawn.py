@@ -25,6 +25,7 @@ from kvconform.reference.specs import (
     UniformType,
     defaults,
     field_names,
+    make,
 )
 
 HEADS = (16, 32)
@@ -98,11 +99,11 @@ def spec(
     values.update(fixed)
     if "page_size_padded" not in fixed:
         values.update(_padding(given, name, kind, has, padding, values))
-    return KINDS[kind](**values)
+    return make(kind, **values)
 
 
 def _own_fields(
-    given: Given, name: str, kind: str, has: frozenset[str], fixed: dict[str, Any], block: int
+    given: Given, name: str, kind: str, has: frozenset[str], fixed: dict[str, Any], block: Any
 ) -> dict[str, Any]:
     values: dict[str, Any] = {}
 
@@ -156,7 +157,7 @@ def _padding(
         given.reject()
     chosen = given.choice(f"{name}.padding", options)
     if chosen == "hand":
-        contents = unpadded_page_size_bytes(KINDS[kind](**values))
+        contents = unpadded_page_size_bytes(make(kind, **values))
         padded = given.integer(
             f"{name}.page_size_padded", at_least=contents, at_most=contents + (1 << 40)
         )
@@ -293,7 +294,7 @@ CHANGES: dict[str, Sequence[Any] | tuple[int, int]] = {
 """What a changed field may become: a list of options, or the least and greatest integer."""
 
 
-def change(given: Given, name: str, original: Spec, field: str) -> Spec:
+def change(given: Given, name: str, original: Any, field: str) -> Any:
     """The spec with the field set to a drawn value that differs from its own.
 
     The result stays well formed: a padding covers its contents and a block is whole states.
@@ -322,7 +323,7 @@ def change(given: Given, name: str, original: Spec, field: str) -> Spec:
     if field not in ("page_size_padded", "alignment") and getattr(original, "page_size_padded", None) is not None:
         # A padding that still covers the changed contents keeps the spec well formed.
         contents = unpadded_page_size_bytes(replace(original, page_size_padded=None, **values))
-        given.assume(getattr(original, "page_size_padded") >= contents)
+        given.assume(original.page_size_padded >= contents)
     if field == "alignment":
         values["page_size_padded"] = None
     if field == "page_size_padded" and hasattr(original, "alignment"):
@@ -338,15 +339,25 @@ def deployment(
     ranks: Sequence[int] = (1,),
     encoder: bool = False,
     max_model_len: int | None = None,
+    lengths: Sequence[int] = (),
+    budgets: Sequence[int] = (),
 ) -> Deployment:
-    """A deployment: one batch in flight and one rank unless more are listed."""
+    """A deployment: one batch in flight and one rank unless more are listed.
+
+    ``lengths`` and ``budgets`` (tokens) are worth meeting more often.
+    """
     length = max_model_len
     if length is None:
-        length = given.tokens(f"{name}.max_model_len", at_least=1)
+        length = given.integer(
+            f"{name}.max_model_len", at_least=1, typical=(*TYPICAL_TOKENS, *lengths)
+        )
     return Deployment(
         max_model_len=length,
         max_num_batched_tokens=given.integer(
-            f"{name}.max_num_batched_tokens", at_least=1, at_most=1 << 32, typical=TYPICAL_TOKENS
+            f"{name}.max_num_batched_tokens",
+            at_least=1,
+            at_most=1 << 32,
+            typical=(*TYPICAL_TOKENS, *budgets),
         ),
         max_concurrent_batches=given.choice(f"{name}.max_concurrent_batches", concurrent),
         max_encoder_tokens=given.tokens(f"{name}.max_encoder_tokens") if encoder else 0,

@@ -206,6 +206,11 @@ FULL_KINDS = tuple(name for name, spec_class in KINDS.items() if issubclass(spec
 WINDOW_KINDS = tuple(name for name, spec_class in KINDS.items() if issubclass(spec_class, SlidingWindow))
 
 
+def make(kind: str, **values: Any) -> Any:
+    """A spec of the kind named, for callers that know its fields only by name."""
+    return KINDS[kind](**values)
+
+
 def field_names(kind: str) -> tuple[str, ...]:
     """The fields of a kind, in declaration order."""
     return tuple(field.name for field in fields(KINDS[kind]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,7 +49,7 @@ class Oracle:
         """Values that meet the path with the numbers as near to 0 as z3 gets them, or None."""
         self.questions += 1
         optimiser = z3.Optimize()
-        optimiser.set("rlimit", self._rlimit // 3)
+        optimiser.set("rlimit", self._rlimit // 10)
         terms = _Terms(products=True)
         for constraint in path.constraints:
             optimiser.add(terms.constraint(constraint))
@@ -132,12 +133,14 @@ class _Terms:
     def __init__(self, *, products: bool) -> None:
         self._products = products
         self._monomials: dict[Monomial, Any] = {}
+        self._constraints: dict[Constraint, Any] = {}
 
     def constraint(self, constraint: Constraint) -> Any:
-        total = self.sum(constraint.polynomial)
-        if constraint.relation == ">=":
-            return total >= 0
-        return total == 0 if constraint.relation == "==" else total != 0
+        if constraint not in self._constraints:
+            total = self.sum(constraint.polynomial)
+            compare = {">=": operator.ge, "==": operator.eq, "!=": operator.ne}[constraint.relation]
+            self._constraints[constraint] = compare(total, 0)
+        return self._constraints[constraint]
 
     def sum(self, polynomial: Polynomial) -> Any:
         terms = []

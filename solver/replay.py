@@ -137,7 +137,7 @@ def counting() -> Iterator[list[None]]:
         laws.OBSERVERS.remove(observe)
 
 
-def shrink(law: Law, implementation: Implementation, kind: str, failed: Replayed, runs: int = 4000) -> Replayed:
+def shrink(law: Law, implementation: Implementation, kind: str, failed: Replayed, runs: int = 2000) -> Replayed:
     """The failing case with its draws as simple as they can be while the law still fails the same way.
 
     One draw after the other is set to its simplest value, or else as near to it as halving the

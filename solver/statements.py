@@ -183,21 +183,24 @@ def merge_is_a_semilattice(given: Given, suppose: Suppose) -> None:
     """T5."""
     kind = given.choice("kind", (*ATTENTION_KINDS, "mamba"))
     law = given.choice("law", ("idempotent", "commutative", "associative"))
-    first = _layer(given, kind, "first")
+    layers = []
+    for name in {"idempotent": ("first",), "commutative": ("first", "second")}.get(law, ("first", "second", "third")):
+        layer = _layer(given, kind, name)
+        if isinstance(layer, FullAttention):
+            suppose("one_record", layer.sliding_window is None or layer.attention_chunk_size is None)
+        layers.append(layer)
     if law == "idempotent":
-        if isinstance(first, FullAttention):
-            suppose("one_record", first.sliding_window is None or first.attention_chunk_size is None)
+        (first,) = layers
         ensure(_merged(first, first, first) == first, "merging a layer with itself changes it or is refused")
-        return
-    second = _layer(given, kind, "second")
-    if law == "commutative":
+    elif law == "commutative":
+        first, second = layers
         ensure(_merged(first, second) == _merged(second, first), "the order of the layers matters")
-        return
-    third = _layer(given, kind, "third")
-    ensure(
-        _merged(_merged(first, second), third) == _merged(first, _merged(second, third)),
-        "merging in steps depends on the steps",
-    )
+    else:
+        first, second, third = layers
+        ensure(
+            _merged(_merged(first, second), third) == _merged(first, _merged(second, third)),
+            "merging in steps depends on the steps",
+        )
 
 
 def alignment_is_least(given: Given, suppose: Suppose) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from kvconform.properties import drawn
 from kvconform.properties.comparison import differences
-from kvconform.properties.given import TYPICAL_TOKENS, Given
+from kvconform.properties.given import Given
 from kvconform.properties.law import Violation, ensure, ensure_equal, law
 from kvconform.reference.interface import Implementation, Refused, Unsupported
 from kvconform.reference.merging import RECONCILED
-from kvconform.reference.specs import ATTENTION_KINDS, FULL_KINDS, KINDS, WINDOW_KINDS, Spec
+from kvconform.reference.specs import ATTENTION_KINDS, FULL_KINDS, WINDOW_KINDS, Spec, field_names
 
 MERGED = (*ATTENTION_KINDS, "mamba")
 NEEDS = ("merge", "construct")
@@ -151,10 +152,10 @@ def covers_bound(implementation: Implementation, given: Given) -> None:
     first = layer(given)
     members = [first, drawn.changed(given, "other", first, focus(given, KEPT))]
     # A request shorter than both windows does not tell them apart.
-    windows = [getattr(member, "sliding_window", None) or 0 for member in members]
-    beyond = tuple(sum(windows) + first.block_size * blocks for blocks in range(1, 25))
-    length = given.integer("deployment.max_model_len", at_least=1, typical=(*beyond, *TYPICAL_TOKENS))
-    deployment = drawn.deployment(given, encoder=True, max_model_len=length)
+    windows = [getattr(member, "sliding_window", None) for member in members]
+    both = sum(0 if window is None else window for window in windows)
+    long = [both + first.block_size * blocks for blocks in range(1, 25)]
+    deployment = drawn.deployment(given, encoder=True, lengths=long)
     merged = merged_or_none(implementation, members)
     if merged is None:
         return
@@ -181,7 +182,7 @@ def conflicting(given: Given) -> list[Spec]:
     """Two layers that no group may hold together."""
     conflict = given.choice("conflict", CONFLICTS[given.kind])
     if given.kind == "mamba":
-        first: Spec = drawn.mamba(given)
+        first: Any = drawn.mamba(given)
     else:
         first = drawn.spec(given)
     if conflict == "kind":
@@ -189,18 +190,18 @@ def conflicting(given: Given) -> list[Spec]:
         kind = given.choice("other_kind", others)
         if kind == "mamba":
             return [first, drawn.mamba(given, "other", block_size=first.block_size)]
-        shared = {
+        shared: dict[str, Any] = {
             name: getattr(first, name)
             for name in ("block_size", "num_kv_heads", "head_size", "head_size_v", "dtype", "page_size_padded")
-            if hasattr(first, name) and name in KINDS[kind].__dataclass_fields__
+            if hasattr(first, name) and name in field_names(kind)
         }
-        return [first, drawn.spec(given, "other", kind, padding=("none",), **{"packed": False, **shared})]
+        return [first, drawn.spec(given, "other", kind, padding=("none",), packed=False, **shared)]
     if conflict == "both":
         window = given.integer("window", at_least=1, at_most=1 << 32)
         chunk = given.integer("chunk", at_least=1, at_most=1 << 32)
         return [
-            replace(first, sliding_window=window, attention_chunk_size=None),  # type: ignore[call-arg]
-            replace(first, sliding_window=None, attention_chunk_size=chunk),  # type: ignore[call-arg]
+            replace(first, sliding_window=window, attention_chunk_size=None),
+            replace(first, sliding_window=None, attention_chunk_size=chunk),
         ]
     if getattr(first, conflict) is None:
         cleared = {"sliding_window": None, "attention_chunk_size": None}
@@ -264,8 +265,8 @@ def non_causal_spreads(implementation: Implementation, given: Given) -> None:
     members = [spec, replace(spec, non_causal=True)]
     if given.flag("reversed"):
         members.reverse()
-    merged = implementation.merge(members)
-    ensure_equal(getattr(merged, "non_causal"), True, "non_causal of the group", "any of its members'")
+    merged: Any = implementation.merge(members)
+    ensure_equal(merged.non_causal, True, "non_causal of the group", "any of its members'")
 
 
 @law("merge/leaves-inputs", severity="agreement", kinds=MERGED, needs=("merge_side_effects",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from kvconform.properties import drawn
 from kvconform.properties.given import Given
@@ -10,7 +11,7 @@ from kvconform.properties.law import ensure, ensure_equal, law
 from kvconform.reference import pages
 from kvconform.reference.interface import Implementation, Refused
 from kvconform.reference.modes import MODES
-from kvconform.reference.specs import ATTENTION_KINDS, DTYPE_BYTES, KINDS, LATENT_KINDS, field_names
+from kvconform.reference.specs import ATTENTION_KINDS, DTYPE_BYTES, KINDS, LATENT_KINDS, field_names, make
 
 PAGED = (*ATTENTION_KINDS, "mamba")
 HAND = ("hand",)
@@ -128,7 +129,7 @@ def format_not_kind(implementation: Implementation, given: Given) -> None:
         for field in field_names("full_attention")
         if field in field_names(given.kind)
     }
-    full = KINDS["full_attention"](**shared)
+    full = make("full_attention", **shared)
     got = implementation.page_size_bytes(spec)
     ensure_equal(got, implementation.page_size_bytes(full), "page bytes", "page of full_attention, same format")
 
@@ -265,7 +266,7 @@ def real_is_unpadded(implementation: Implementation, given: Given) -> None:
 )
 def v_head_defaults(implementation: Implementation, given: Given) -> None:
     """head_size_v absent means head_size; a latent has no V."""
-    fixed = {} if given.kind in LATENT_KINDS else {"head_size_v": None}
+    fixed: dict[str, Any] = {} if given.kind in LATENT_KINDS else {"head_size_v": None}
     spec = drawn.spec(given, padding=NONE, num_head_slots=None, state_content_bytes=None, **fixed)
     sides = 1 if given.kind in LATENT_KINDS else 2
     states = pages.states_per_block(spec)
@@ -335,7 +336,7 @@ def marker_is_free(implementation: Implementation, given: Given) -> None:
     """hidden_state_cache, rswa and sink_full_attention have the page of their base kind."""
     spec = drawn.spec(given)
     base = MARKERS[given.kind]
-    plain = KINDS[base](**{field: getattr(spec, field) for field in field_names(base)})
+    plain = make(base, **{field: getattr(spec, field) for field in field_names(base)})
     ensure_equal(
         implementation.page_size_bytes(spec), implementation.page_size_bytes(plain), "page bytes", f"page of {base}"
     )
@@ -364,12 +365,11 @@ def exact_at_scale(implementation: Implementation, given: Given) -> None:
     scale = given.choice("past", (1 << 31, 1 << 53))
     if given.kind == "mamba":
         extra = given.integer("extra", at_most=1 << 20)
-        spec = KINDS["mamba"](block_size=1, shapes=((scale + extra,),), dtypes=("uint8",))
+        spec = make("mamba", block_size=1, shapes=((scale + extra,),), dtypes=("uint8",))
         wanted = scale + extra
     else:
         odd = given.integer("odd", at_least=0, at_most=1 << 20) * 2 + 1
-        spec = KINDS[given.kind](
-            **drawn.needed(given.kind), block_size=1, num_kv_heads=scale + odd, head_size=1, dtype="uint8"
+        spec = make(given.kind, **drawn.needed(given.kind), block_size=1, num_kv_heads=scale + odd, head_size=1, dtype="uint8"
         )
         wanted = (scale + odd) * (1 if given.kind in LATENT_KINDS else 2)
     ensure_equal(implementation.page_size_bytes(spec), wanted, "page bytes", "exact integer arithmetic")

@@ -9,7 +9,7 @@ from kvconform.properties.given import Given
 from kvconform.properties.law import ensure, ensure_equal, law
 from kvconform.reference import modes
 from kvconform.reference.interface import Implementation, Refused
-from kvconform.reference.specs import ATTENTION_KINDS, DTYPE_BYTES, KINDS, LATENT_KINDS
+from kvconform.reference.specs import ATTENTION_KINDS, DTYPE_BYTES, KINDS, LATENT_KINDS, make
 
 MODEL_DTYPE_BYTES = 2
 """Bytes of an element of a 16-bit model."""
@@ -194,8 +194,7 @@ def scale_share(implementation: Implementation, given: Given) -> None:
     size = given.integer("head_size", at_least=16, at_most=1 << 16, multiple_of=16, typical=drawn.HEAD_SIZES)
     wider = given.integer("wider_head_size", at_least=size, at_most=1 << 17, multiple_of=16)
     narrow, wide = (
-        KINDS[given.kind](
-            **drawn.needed(given.kind),
+        make(given.kind, **drawn.needed(given.kind),
             block_size=1,
             num_kv_heads=1,
             head_size=width,
@@ -208,7 +207,7 @@ def scale_share(implementation: Implementation, given: Given) -> None:
         stored = implementation.stored_bytes(narrow), implementation.stored_bytes(wide)
     except Refused:
         given.reject()
-    scales = stored[0] * 8 - modes.element_bits(narrow), stored[1] * 8 - modes.element_bits(wide)  # type: ignore[arg-type]
+    scales = stored[0] * 8 - modes.element_bits(narrow), stored[1] * 8 - modes.element_bits(wide)
     ensure(
         scales[1] * stored[0] <= scales[0] * stored[1],
         f"scale share in mode {mode}: got {scales[1]} bits of {stored[1]} bytes at head size {wider}, "
@@ -234,7 +233,7 @@ def mla_single_latent(implementation: Implementation, given: Given) -> None:
         name: getattr(spec, name)
         for name in ("block_size", "num_kv_heads", "head_size", "dtype", "kv_quant_mode")
     }
-    both = KINDS["full_attention"](**shared, head_size_v=spec.head_size)
+    both = make("full_attention", **shared, head_size_v=spec.head_size)
     try:
         latent, dense = implementation.stored_bytes(spec), implementation.stored_bytes(both)
     except Refused:

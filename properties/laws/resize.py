@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from kvconform.properties import drawn
 from kvconform.properties.comparison import differences
@@ -138,10 +139,10 @@ def reaches_inside(implementation: Implementation, given: Given) -> None:
     ratio = getattr(spec.layers()[0], "compress_ratio", 1)
     block_size = given.block_size("new_block_size", multiple_of=ratio)
     try:
-        resized = implementation.copy_with_new_block_size(spec, block_size)
+        resized: Any = implementation.copy_with_new_block_size(spec, block_size)
     except Refused:
         return
-    for name, layer in getattr(resized, "kv_cache_specs"):
+    for name, layer in resized.kv_cache_specs:
         ensure_equal(layer.block_size, block_size, f"block size of {name}", "the one asked for")
     wanted = sum(
         implementation.page_size_bytes(replace(layer, block_size=block_size)) for layer in spec.layers()
