@@ -116,7 +116,12 @@ def read_case(text: str) -> Case:
         raise BadCase(f"{source}: {error}") from error
 
 
-def reproduce_line(address: str, law: str, kind: str, given: Mapping[str, Drawn]) -> str:
-    """The command that runs the case again, to be pasted into a shell as it is."""
+def reproduce_line(
+    address: str, law: str, kind: str, given: Mapping[str, Drawn], options: Sequence[str] = ()
+) -> str:
+    """The command that runs the case again, to be pasted into a shell as it is.
+
+    `options` are what goes with the address.
+    """
     case = json.dumps({"law": law, "kind": kind, "given": dict(given)}, separators=(",", ":"))
-    return shlex.join(["kvconform", "replay", address, case])
+    return shlex.join(["kvconform", "replay", address, *options, case])

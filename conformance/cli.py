@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from kvconform.conformance.exits import BAD_INPUT, BROKEN, INCOMPLETE
-from kvconform.conformance.screen import Stop, complain, counting, emit, fetching, page
-
-if TYPE_CHECKING:
-    from kvconform.conformance.implementations import Prepared
-    from kvconform.conformance.report.document import Destination
+from kvconform.conformance import commands_adapters, commands_compare, commands_explain, commands_reports
+from kvconform.conformance.exits import BAD_INPUT, INCOMPLETE
+from kvconform.conformance.outputs import ExpectFile, HtmlFile, JsonFile, JunitFile, MarkdownFile
+from kvconform.conformance.screen import Stop, complain, emit, page
+from kvconform.conformance.starting import (
+    find_engines,
+    find_profile,
+    find_version,
+    opening,
+    prepare_address,
+    run_laws,
+)
+from kvconform.conformance.subjects import Address, Imports, Interpreter
 
 # Click's exception for wrong arguments, wherever this release of typer keeps it.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 KEYBOARD_INTERRUPT = 130
 """What typer makes of Ctrl-C."""
-
-MOST_JOBS = 8
-"""Workers by default at most: each holds a copy of the implementation in memory."""
 
 app = typer.Typer(
     name="kvconform",
@@ -34,19 +34,12 @@ app = typer.Typer(
     epilog="Exit codes: 0 conforms, 1 violated, 2 bad input, 3 inconclusive or incomplete, 4 broken.",
 )
 
-Address = Annotated[
-    str,
-    typer.Argument(
-        metavar="IMPLEMENTATION",
-        help="reference, vllm, vllm==VERSION, vllm@DIRECTORY or python:MODULE:ATTRIBUTE.",
-        show_default=False,
-    ),
-]
-
 
 @app.command("run")
 def run_command(  # noqa: PLR0917 (typer passes options by name)
     implementation: Address,
+    imports: Imports = None,
+    python: Interpreter = None,
     laws: Annotated[str, typer.Option(metavar="GLOB,..", help="Only laws whose id matches.")] = "*",
     kinds: Annotated[str | None, typer.Option(metavar="KIND,..", help="Only these kinds of spec.")] = None,
     engine: Annotated[str, typer.Option(metavar="ENGINE,..", help="How laws are checked.")] = "sample",
@@ -62,70 +55,57 @@ def run_command(  # noqa: PLR0917 (typer passes options by name)
     fail_on: Annotated[
         str, typer.Option(metavar="SEVERITY,..", help="Severities that make the exit code 1.")
     ] = "safety,agreement,formula",
-    json: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the report there too; - prints it instead.")
-    ] = None,
+    shard: Annotated[str | None, typer.Option(metavar="I/N", help="Only the Ith of N parts.")] = None,
+    expect: ExpectFile = None,
+    update: Annotated[bool, typer.Option("--update", help="Rewrite the list that --expect names.")] = False,
+    json: JsonFile = None,
+    junit: JunitFile = None,
+    markdown: MarkdownFile = None,
+    html: HtmlFile = None,
 ) -> int:
     """Check every law, on every kind of spec that it is about."""
-    from kvconform.conformance.profiles import PROFILES
-    from kvconform.conformance.report.document import Report, encode, exit_code
-    from kvconform.conformance.running import run
-    from kvconform.conformance.selection import SelectionError, find_pairs, find_severities
-    from kvconform.conformance.worker import ENGINES, Job
+    from kvconform.conformance.gate import opening_gate
+    from kvconform.conformance.outputs import opening_outputs
+    from kvconform.conformance.selection import (
+        SelectionError,
+        find_pairs,
+        find_severities,
+        find_shard,
+        take_shard,
+    )
 
+    if update and (laws != "*" or kinds is not None or shard is not None):
+        raise Stop("--update wants a whole run: leave out --laws, --kinds and --shard")
     try:
         pairs = find_pairs(laws, kinds)
         severities = find_severities(fail_on)
+        part = None if shard is None else find_shard(shard)
+        if part is not None:
+            pairs = take_shard(pairs, part)
     except SelectionError as error:
         raise Stop(str(error)) from error
-    if profile not in PROFILES:
-        raise Stop(f"unknown profile {profile!r}; the profiles: {', '.join(PROFILES)}")
-    engines = tuple(name.strip() for name in engine.split(","))
-    for name in engines:
-        if name not in ENGINES:
-            raise Stop(f"unknown engine {name!r}; the engines: {', '.join(ENGINES)}")
-    with _destination(json) as destination:
-        job = Job(
-            implementation=_prepare(implementation),
+    amount = find_profile(profile)
+    engines = find_engines(engine)
+    with (
+        opening_outputs(json=json, junit=junit, markdown=markdown, html=html) as outputs,
+        opening_gate(expect, update=update) as gate,
+    ):
+        report = run_laws(
+            implementation,
+            pairs,
+            imports=imports or (),
+            python=python,
+            laws=laws,
+            kinds=kinds,
+            shard=part,
             engines=engines,
-            examples=examples or PROFILES[profile].examples,
+            profile=amount,
+            examples=examples,
             seed=seed,
-            seconds_per_run=PROFILES[profile].seconds_per_run,
-        )
-        with counting(f"{implementation}: law x kind", len(pairs)) as progress, _opening():
-            done = run(job, pairs, jobs=jobs or _cores(), progress=progress)
-        complete = len(done.results) == len(pairs)
-        report = Report(
-            kvconform=_version(),
-            implementation=done.subject,
-            seed=seed,
-            profile=profile,
-            examples=job.examples,
+            jobs=jobs,
             fail_on=severities,
-            selected=len(pairs),
-            results=done.results,
-            stderr=done.stderr,
-            complete=complete,
-            exit=exit_code(done.results, fail_on=severities, complete=complete),
         )
-        if done.interrupted:
-            complain(f"interrupted after {len(done.results)} of {len(pairs)}")
-        if done.trouble:
-            complain(done.trouble)
-        if json == "-":
-            emit(encode(report).decode())
-        else:
-            from kvconform.conformance.report.terminal import show_report
-
-            with page() as console:
-                show_report(console, report)
-        if destination is not None:
-            try:
-                destination.write(encode(report))
-            except OSError as error:
-                complain(f"{json}: the report cannot be written: {error.strerror}")
-                return report.exit or INCOMPLETE
-    return report.exit
+        return outputs.deliver(gate.hold(report))
 
 
 @app.command("replay")
@@ -139,24 +119,25 @@ def replay_command(
             show_default=False,
         ),
     ],
+    imports: Imports = None,
+    python: Interpreter = None,
     profile: Annotated[str, typer.Option(metavar="NAME", help="Whose time limit holds.")] = "gate",
 ) -> int:
     """Run one law on one recorded case."""
     from kvconform.conformance.cases import BadCase, read_case
-    from kvconform.conformance.profiles import PROFILES
     from kvconform.conformance.report.document import exit_code
     from kvconform.conformance.report.terminal import show_result
     from kvconform.conformance.running import replay
     from kvconform.conformance.selection import find_laws
     from kvconform.conformance.worker import Job
 
-    if profile not in PROFILES:
-        raise Stop(f"unknown profile {profile!r}; the profiles: {', '.join(PROFILES)}")
+    amount = find_profile(profile)
     find_laws()
     try:
         recorded = read_case(case)
-        job = Job(implementation=_prepare(implementation), seconds_per_run=PROFILES[profile].seconds_per_run)
-        with _opening():
+        prepared = prepare_address(implementation, imports=imports or (), python=python)
+        job = Job(implementation=prepared, seconds_per_run=amount.seconds_per_run)
+        with opening():
             done = replay(job, recorded)
     except BadCase as error:
         raise Stop(str(error)) from error
@@ -195,6 +176,12 @@ def laws_command(
     return 0
 
 
+commands_adapters.register(app)
+commands_compare.register(app)
+commands_explain.register(app)
+commands_reports.register(app)
+
+
 @app.callback(invoke_without_command=True)
 def options(
     context: typer.Context,
@@ -202,7 +189,7 @@ def options(
 ) -> None:
     """Check a KV-cache implementation against the laws of its spec."""
     if version:
-        emit(f"kvconform {_version()}\n")
+        emit(f"kvconform {find_version()}\n")
         raise typer.Exit
     if context.invoked_subcommand is None:
         raise Stop("name a command; kvconform --help lists them")
@@ -228,57 +215,3 @@ def main() -> None:
         complain("interrupted")
         code = INCOMPLETE
     sys.exit(code or 0)
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("kvconform")
-
-
-def _cores() -> int:
-    # Not every platform can say which cores this process may use.
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(MOST_JOBS, usable)
-
-
-def _prepare(address: str) -> Prepared:
-    from kvconform.conformance.implementations import AddressError, prepare
-
-    try:
-        with fetching(address) as progress:
-            return prepare(address, progress=progress)
-    except AddressError as error:
-        raise Stop(str(error)) from error
-
-
-@contextmanager
-def _opening() -> Iterator[None]:
-    """An implementation that cannot be opened stops the command."""
-    from kvconform.conformance.implementations import AddressError
-    from kvconform.conformance.running import OpeningError
-
-    try:
-        yield
-    except AddressError as error:
-        raise Stop(str(error)) from error
-    except OpeningError as error:
-        raise Stop(str(error), BROKEN) from error
-
-
-@contextmanager
-def _destination(path: str | None) -> Iterator[Destination | None]:
-    """Where a report goes, None for nowhere or standard output; nothing is left half written."""
-    from kvconform.conformance.report.document import Destination
-
-    if path is None or path == "-":
-        yield None
-        return
-    try:
-        destination = Destination(Path(path))
-    except OSError as error:
-        raise Stop(f"{path}: the report cannot be written there: {error.strerror}") from error
-    try:
-        yield destination
-    finally:
-        destination.release()

@@ -7,8 +7,11 @@ with its progress shown), and opened by a worker process, since two vLLM release
 from __future__ import annotations
 
 import importlib
+import os
+import shlex
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +20,10 @@ import msgspec
 if TYPE_CHECKING:
     from kvconform.reference.interface import Implementation
 
-FORMS = "reference, vllm, vllm==VERSION, vllm@DIRECTORY, python:MODULE:ATTRIBUTE"
+FORMS = "reference, vllm, vllm==VERSION, vllm@DIRECTORY, python:MODULE:ATTRIBUTE, process:COMMAND"
 """What can be written as an address, for messages."""
 
-LATER = ("process:", "miniature:")
+LATER = ("miniature:",)
 
 Progress = Callable[[int, int | None], None]
 
@@ -32,21 +35,53 @@ class AddressError(Exception):
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """An address whose files are all here.
 
-    `paths` go first on ``sys.path`` of the worker; `target` is what is imported from there.
+    `paths` go first on ``sys.path`` of the worker; `target` is what is imported from there, after
+    the modules in `imports`, which are also looked for in the directory `beside`. Where there is a
+    `command`, its process is asked instead. `python` is the interpreter that was named for it.
     """
 
     address: str
     scheme: str
     target: str = ""
     paths: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    beside: str = ""
+    command: tuple[str, ...] = ()
+    python: str = ""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What stands beside the address on a command line that names the same."""
+        imports = (word for module in self.imports for word in ("--import", module))
+        return (*imports, *(("--python", self.python) if self.python else ()))
 
 
-def prepare(address: str, *, progress: Progress | None = None) -> Prepared:
+def prepare(
+    address: str, *, imports: Sequence[str] = (), python: str | None = None, progress: Progress | None = None
+) -> Prepared:
     """Read an address and fetch what it names; `progress` is told of bytes fetched.
 
-    Imports nothing of the implementation. Raises AddressError for an address that cannot be read,
-    or whose release or directory cannot be had.
+    `imports` are modules to be imported before the implementation is opened, and `python` is the
+    interpreter to ask a vLLM in, where it is not this one. Imports nothing of the implementation.
+    Raises AddressError for an address that cannot be read, or whose release or directory cannot be
+    had, and for options that do not go with it.
     """
+    for module in imports:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise AddressError(f"--import {module}: not the name of a module")
+    if address.startswith("process:"):
+        if imports or python is not None:
+            raise AddressError(f"{address}: --import and --python are not for process:COMMAND")
+        return _commanded(address)
+    if python is not None:
+        return _foreign(address, python, tuple(imports), progress)
+    prepared = _read(address, progress)
+    if not imports:
+        return prepared
+    return msgspec.structs.replace(prepared, imports=tuple(imports), beside=str(Path.cwd()))
+
+
+def _read(address: str, progress: Progress | None) -> Prepared:
     if address == "reference":
         return Prepared(address=address, scheme="reference")
     if address == "vllm":
@@ -63,13 +98,17 @@ def prepare(address: str, *, progress: Progress | None = None) -> Prepared:
     raise AddressError(f"unknown implementation {address!r}; use {FORMS}")
 
 
-def open_implementation(prepared: Prepared) -> Implementation:
+def open_implementation(prepared: Prepared, *, seconds_per_ask: float = 2.0) -> Implementation:
     """Import and construct what was prepared; only in a process of its own.
 
-    Raises AddressError when there is nothing of that name. What the code under test raises while
-    it is imported passes through.
+    An implementation that is a process may take `seconds_per_ask` for each answer. Raises
+    AddressError when there is nothing of that name. What the code under test raises while it is
+    imported passes through, and so does BrokenExchange.
     """
+    if prepared.command:
+        return _open_process(prepared, seconds_per_ask)
     sys.path[:0] = prepared.paths
+    _import(prepared)
     if prepared.scheme == "reference":
         from kvconform.reference.plain import Plain
 
@@ -111,6 +150,57 @@ def _named(address: str) -> Prepared:
     # Like `python -m`: a module beside the person who names it is found.
     beside = str(Path.cwd())
     return Prepared(address=address, scheme="python", target=f"{module}:{attribute}", paths=(beside,))
+
+
+def _commanded(address: str) -> Prepared:
+    try:
+        command = shlex.split(address.removeprefix("process:"))
+    except ValueError as error:
+        raise AddressError(f"{address}: {error}") from error
+    if not command:
+        raise AddressError(f"{address}: write process:COMMAND, such as 'process:node adapter.mjs'")
+    return Prepared(address=address, scheme="process", command=(_program(address, command[0]), *command[1:]))
+
+
+def _foreign(address: str, python: str, imports: tuple[str, ...], progress: Progress | None) -> Prepared:
+    if address != "vllm" and not address.startswith(("vllm==", "vllm@")):
+        raise AddressError(f"{address}: --python is for vllm, vllm==VERSION and vllm@DIRECTORY")
+    adapter = Path(__file__).parent / "adapters" / "vllm_process.py"
+    command = [_program("--python", python), str(adapter), "--name", address]
+    if address != "vllm":
+        command += ["--root", _read(address, progress).target]
+    for module in imports:
+        command += ["--import", module]
+    return Prepared(address=address, scheme="process", command=tuple(command), imports=imports, python=python)
+
+
+def _program(named_by: str, name: str) -> str:
+    found = shutil.which(os.path.expanduser(name))
+    if found is None:
+        raise AddressError(f"{named_by}: no program {name!r} can be run")
+    return found
+
+
+def _import(prepared: Prepared) -> None:
+    """Import the modules that the person named; those beside that person last."""
+    if prepared.beside:
+        sys.path.append(prepared.beside)
+    for module in prepared.imports:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name != module:
+                raise
+            raise AddressError(f"--import {module}: {error}") from error
+
+
+def _open_process(prepared: Prepared, seconds_per_ask: float) -> Implementation:
+    from kvconform.conformance.process import ProcessImplementation
+
+    try:
+        return ProcessImplementation(prepared.command, seconds_per_ask=seconds_per_ask)
+    except OSError as error:
+        raise AddressError(f"{prepared.address}: it cannot be run: {error.strerror}") from error
 
 
 def _open_vllm(prepared: Prepared) -> Implementation:

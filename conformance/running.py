@@ -25,6 +25,9 @@ OPENING_SECONDS = 300.0
 GRACE_SECONDS = 10.0
 """Seconds beyond the limit of one run after which a silent worker counts as hanging."""
 
+STOPPING_SECONDS = 1.0
+"""Seconds that a worker is given to end its implementation's process in peace."""
+
 LAST_WORDS = 2000
 """Characters of a worker's standard error that are kept of a broken law."""
 
@@ -76,6 +79,58 @@ def replay(job: Job, case: Case) -> Run:
     return _Runner(job, [Task(case.law, case.kind, case.given)], None).run(1)
 
 
+class Bench:
+    """One worker that is kept between questions, for a caller who brings them one by one.
+
+    It is started when it is first asked, and again after a law that it did not survive; `close`
+    ends it. Every call must come from one thread, outside of any running event loop.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._loop: asyncio.Runner | None = None
+        self._worker: _Worker | None = None
+        self.subject: Subject | None = None
+
+    def ask(self, law: Law, kind: str) -> tuple[Result, str]:
+        """The result, and what was written to standard error if the law broke.
+
+        Raises as `run` does.
+        """
+        if self._loop is None:
+            self._loop = asyncio.Runner()
+        return self._loop.run(self._ask(Task(law.id, kind)))
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._loop is None:
+            return
+        if self._worker is not None:
+            self._loop.run(self._worker.close())
+        self._loop.close()
+        self._loop = self._worker = None
+
+    async def _ask(self, task: Task) -> tuple[Result, str]:
+        if self._worker is None:
+            worker = _Worker(self._job)
+            try:
+                opened = await worker.open()
+            except BaseException:
+                await worker.close()
+                raise
+            self._worker = worker
+            self.subject = Subject(self._job.implementation.address, opened.name, opened.version)
+        try:
+            result = await self._worker.ask(task)
+        except _Lost as lost:
+            result = _broken(self._job, task, lost.message, self._worker.crumb())
+            last_words = self._worker.last_words()
+            await self._worker.close()
+            self._worker = None
+            return result, last_words
+        return result, self._worker.last_words() if result.verdict == "broken" else ""
+
+
 class _Runner:
     def __init__(self, job: Job, tasks: list[Task], progress: Callable[[int], None] | None) -> None:
         self._job = job
@@ -97,9 +152,9 @@ class _Runner:
             if self._subject is None:
                 raise
             trouble = str(error)
-        address = self._job.implementation.address
+        subject = self._job.implementation
         return Run(
-            self._subject or Subject(address, address, ""),
+            self._subject or Subject(subject.address, subject.address, "", subject.options),
             tuple(self._results[index] for index in sorted(self._results)),
             dict(sorted(self._stderr.items())),
             interrupted,
@@ -122,7 +177,8 @@ class _Runner:
                 if worker is None:
                     worker = _Worker(self._job)
                     opened = await worker.open()
-                    self._subject = Subject(self._job.implementation.address, opened.name, opened.version)
+                    subject = self._job.implementation
+                    self._subject = Subject(subject.address, opened.name, opened.version, subject.options)
                 if not self._waiting:
                     break
                 index, task = self._waiting.popleft()
@@ -219,6 +275,11 @@ class _Worker:
         """End the process and what it started."""
         process = self._process
         if process is not None:
+            if self._job.implementation.command and process.stdin is not None:
+                # It tells the process that it asks to stop: that one may have something to save.
+                process.stdin.close()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(process.wait(), STOPPING_SECONDS)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
@@ -271,6 +332,8 @@ def _broken(job: Job, task: Task, message: str, crumb: Crumb | None) -> Result:
         engines=job.engines if task.case is None else ("replay",),
         message=message,
         case=case,
-        reproduce=reproduce_line(job.implementation.address, task.law, task.kind, case),
+        reproduce=reproduce_line(
+            job.implementation.address, task.law, task.kind, case, job.implementation.options
+        ),
         asked=asked,
     )

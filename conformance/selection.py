@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
+from kvconform.conformance.report.document import Shard
 from kvconform.properties.law import CATALOGUE, NO_KIND, SEVERITIES, Law
 from kvconform.reference.specs import KINDS
+
+Pair = tuple[Law, str]
 
 
 class SelectionError(Exception):
@@ -27,12 +31,12 @@ def find_laws(globs: str = "*") -> tuple[Law, ...]:
         pattern = f"{glob}/*" if glob in areas else glob
         matching = [id for id in CATALOGUE if fnmatchcase(id, pattern)]
         if not matching:
-            raise SelectionError(f"no law matches {glob!r}{_near(glob, [*CATALOGUE, *areas])}")
+            raise SelectionError(f"no law matches {glob!r}{near(glob, [*CATALOGUE, *areas])}")
         chosen.update(matching)
     return tuple(law for law in CATALOGUE.values() if law.id in chosen)
 
 
-def find_pairs(globs: str = "*", kinds: str | None = None) -> tuple[tuple[Law, str], ...]:
+def find_pairs(globs: str = "*", kinds: str | None = None) -> tuple[Pair, ...]:
     """Every selected law with every kind that it is about and that is selected, in catalogue order.
 
     ``kinds`` are separated by commas; ``-`` stands for laws that are about no kind. Raises
@@ -41,7 +45,7 @@ def find_pairs(globs: str = "*", kinds: str | None = None) -> tuple[tuple[Law, s
     found = find_laws(globs)
     wanted = {NO_KIND, *KINDS} if kinds is None else set(_split(kinds, "kind"))
     for kind in sorted(wanted - {NO_KIND, *KINDS}):
-        raise SelectionError(f"unknown kind {kind!r}{_near(kind, [*KINDS])}; the kinds: {', '.join(KINDS)}")
+        raise SelectionError(f"unknown kind {kind!r}{near(kind, [*KINDS])}; the kinds: {', '.join(KINDS)}")
     pairs = tuple((law, kind) for law in found for kind in law.kinds if kind in wanted)
     if not pairs:
         raise SelectionError(f"no law that matches {globs!r} is about {kinds}")
@@ -64,8 +68,24 @@ def _split(text: str, what: str) -> list[str]:
     return parts
 
 
-def _near(name: str, known: list[str]) -> str:
+def near(name: str, known: list[str]) -> str:
+    """What was meant, perhaps, in brackets behind a space; empty if nothing known is like it."""
     alike = get_close_matches(name, known, n=3)
     inside = [one for one in known if name in one]
-    near = list(dict.fromkeys(alike + inside))[:3]
-    return f" (did you mean {' or '.join(near)}?)" if near else ""
+    likely = list(dict.fromkeys(alike + inside))[:3]
+    return f" (did you mean {' or '.join(likely)}?)" if likely else ""
+
+
+def find_shard(text: str) -> Shard:
+    """The shard written ``i/n``. Raises SelectionError when it is none."""
+    number, slash, of = text.partition("/")
+    if not slash or not number.isdecimal() or not of.isdecimal() or not 1 <= int(number) <= int(of):
+        raise SelectionError(f"shard {text!r}: write i/n with i from 1 to n, such as 1/4")
+    return Shard(int(number), int(of))
+
+
+def take_shard(pairs: Sequence[Pair], shard: Shard) -> tuple[Pair, ...]:
+    """Every nth pair from the ith on. Raises SelectionError when there are fewer pairs than shards."""
+    if shard.of > len(pairs):
+        raise SelectionError(f"shard {shard.number}/{shard.of}: only {len(pairs)} pairs of law and kind")
+    return tuple(pairs[shard.number - 1 :: shard.of])

@@ -20,11 +20,15 @@ from kvconform.conformance.cases import BadCase, Drawn, ReplayGiven, reproduce_l
 from kvconform.conformance.implementations import AddressError, Prepared, open_implementation
 from kvconform.conformance.recording import Call, record, watch
 from kvconform.conformance.report.document import Asked, Result
+from kvconform.conformance.streams import take_streams
 from kvconform.properties.law import CATALOGUE, Law, Violation
 from kvconform.reference.interface import Implementation, Unsupported
 
 HEARTBEAT = 1.0
 """Seconds between signs of life during a long task."""
+
+SHARE_OF_RUN = 0.6
+"""How much of the time of one run a single question to another process may take."""
 
 LONGEST_ANSWER = 300
 """Characters of an answer that are kept."""
@@ -168,7 +172,7 @@ class Examination:
             return engine(self) if missing is None else Outcome(verdict="unsupported", message=missing)
         except BaseException as error:
             # The implementation may raise anything, SystemExit and KeyboardInterrupt too.
-            traceback.print_exception(error)
+            _print(error)
             message = f"{type(error).__name__}: {error}"
             return Outcome(verdict="broken", message=message, case=dict(self._case))
 
@@ -227,13 +231,13 @@ class Examination:
         except Fault as fault:
             if isinstance(fault.__cause__, BadCase):
                 raise fault.__cause__ from None
-            traceback.print_exception(fault.__cause__ or fault)
+            _print(fault.__cause__ or fault)
             return Outcome(verdict="broken", examples=1, message=str(fault), case=case)
         except TooSlow:
             message = f"no answer within {self.job.seconds_per_run:g} s"
             return Outcome(verdict="broken", examples=1, message=message, case=case)
         except BaseException as error:
-            traceback.print_exception(error)
+            _print(error)
             message = f"{type(error).__name__}: {error}"
             return Outcome(verdict="broken", examples=1, message=message, case=case)
         given.finish()
@@ -245,7 +249,10 @@ class Examination:
         failed = outcome.verdict in ("violated", "broken")
         reproduce = ""
         if failed:
-            reproduce = reproduce_line(self.job.implementation.address, self.law.id, self.kind, outcome.case)
+            subject = self.job.implementation
+            reproduce = reproduce_line(
+                subject.address, self.law.id, self.kind, outcome.case, subject.options
+            )
         return Result(
             law=self.law.id,
             kind=self.kind,
@@ -286,6 +293,10 @@ class Examination:
     def _begin(self, case: dict[str, Drawn]) -> None:
         self._case = case
         self.desk.alive()
+        # Here, since what a run of the law may take does not include a new process.
+        revive = getattr(self.implementation, "revive", None)
+        if revive is not None:
+            revive(self.desk.alive)
 
     def _leave_crumb(self, operation: str) -> None:
         self.desk.leave_crumb(Crumb(operation, self.desk.locate(operation, self.kind), self._case))
@@ -299,7 +310,9 @@ def serve(questions: BinaryIO, answers: BinaryIO) -> None:
     """Answer tasks until there are no more."""
     job = msgspec.json.decode(questions.readline(), type=Job)
     try:
-        implementation = open_implementation(job.implementation)
+        # Less than a run may take, so that the question is named that was not answered.
+        seconds = job.seconds_per_run * SHARE_OF_RUN
+        implementation = open_implementation(job.implementation, seconds_per_ask=seconds)
         opened = Opened(str(implementation.name), str(implementation.version))
     except AddressError as error:
         _send(answers, Unopened(str(error), fault=False))
@@ -313,7 +326,7 @@ def serve(questions: BinaryIO, answers: BinaryIO) -> None:
     # All that sampling needs, so that its first law is not charged with the import.
     importlib.import_module("kvconform.properties.laws")
     importlib.import_module("kvconform.properties.sampling")
-    _forget_constants()
+    forget_constants()
     desk = Desk(job, implementation, answers)
     desk.send(opened)
     for line in questions:
@@ -325,6 +338,8 @@ def serve(questions: BinaryIO, answers: BinaryIO) -> None:
             desk.send(Unfit(str(error)))
         else:
             desk.send(Done(result))
+    if job.implementation.command:
+        implementation.close()  # type: ignore[attr-defined]
 
 
 def _send(answers: BinaryIO, message: Message) -> None:
@@ -332,11 +347,20 @@ def _send(answers: BinaryIO, message: Message) -> None:
     answers.flush()
 
 
+def _print(error: BaseException) -> None:
+    """Write to standard error where it fell over: what another process wrote, or the traceback."""
+    words: str | None = getattr(error, "last_words", None)
+    if words is None:
+        traceback.print_exception(error)
+    else:
+        print(words, file=sys.stderr)
+
+
 def _shorten(text: str) -> str:
     return text if len(text) <= LONGEST_ANSWER else f"{text[: LONGEST_ANSWER - 3]}..."
 
 
-def _forget_constants() -> None:
+def forget_constants() -> None:
     """Keep Hypothesis from drawing the constants that it finds in the modules loaded so far.
 
     Which modules are loaded depends on what was asked before, and with it a law's draws would;
@@ -353,15 +377,7 @@ def _forget_constants() -> None:
 
 def main() -> None:
     """Take over the standard streams and serve."""
-    questions = os.fdopen(os.dup(0), "rb")
-    answers = os.fdopen(os.dup(1), "wb")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    # One stream for both, so that what is printed stays in order.
-    sys.stdout = sys.stderr
-    serve(questions, answers)
+    serve(*take_streams())
 
 
 if __name__ == "__main__":

@@ -22,11 +22,13 @@ from kvconform.gpu_checks.floats import (
     bytes_of,
     decode_fp8,
     decode_ue8m0,
+    divided,
     encode_fp8,
     encode_ue8m0,
     to_bfloat16,
     values_of,
 )
+from kvconform.gpu_checks.packing import in_groups
 from kvconform.reference.interface import Refused
 from torch import Tensor
 from torch.nn.functional import pad
@@ -70,7 +72,7 @@ class LatentWithRope(Side):
         values, finite = finite_or_zero(self._groups(rows))
         rope = bytes_of(to_bfloat16(rows[..., self.latent :].to(torch.float64)))
         if self.power_scales:
-            scales = encode_ue8m0((largest_magnitude(values) / E4M3.largest).clamp(min=_LEAST_POWER))
+            scales = encode_ue8m0(divided(largest_magnitude(values), E4M3.largest).clamp(min=_LEAST_POWER))
             codes = encode_fp8(values / decode_ue8m0(scales), E4M3)
             scales = scales.masked_fill(~finite, 255).flatten(-2)
             return codes.flatten(-2), rope, pad(scales, (0, 8 - scales.shape[-1]))
@@ -81,10 +83,8 @@ class LatentWithRope(Side):
     def decode(self, parts: tuple[Tensor, ...], size: int) -> Tensor:  # noqa: ARG002
         codes, rope, scales = parts
         count = self.latent // self.group
-        steps = (
-            decode_ue8m0(scales[..., :count]) if self.power_scales else values_of(scales, torch.float32)
-        )
-        groups = decode_fp8(codes, E4M3).unflatten(-1, (-1, self.group))
+        steps = decode_ue8m0(scales[..., :count]) if self.power_scales else values_of(scales, torch.float32)
+        groups = in_groups(decode_fp8(codes, E4M3), self.group)
         latent = (groups * steps.unsqueeze(-1)).flatten(-2)
         return torch.cat((latent, values_of(rope, torch.bfloat16)), dim=-1)
 
@@ -105,7 +105,7 @@ class LatentWithRope(Side):
         return torch.cat((lost, rows[..., self.latent :].isnan()), dim=-1)
 
     def _groups(self, rows: Tensor) -> Tensor:
-        return rows[..., : self.latent].unflatten(-1, (-1, self.group))
+        return in_groups(rows[..., : self.latent], self.group)
 
 
 def _layout(name: str, side: LatentWithRope) -> Codec:

@@ -13,13 +13,14 @@ from kvconform.gpu_checks.floats import (
     decode_e2m1,
     decode_fp8,
     decode_ue8m0,
+    divided,
     e2m1_error,
     encode_e2m1,
     encode_fp8,
     encode_ue8m0,
     sum_last,
 )
-from kvconform.gpu_checks.packing import pack_bits, unpack_bits
+from kvconform.gpu_checks.packing import in_groups, pack_bits, unpack_bits
 from kvconform.gpu_checks.rotation import rotate, unrotate
 from kvconform.reference.interface import Refused
 from torch import Tensor
@@ -55,8 +56,8 @@ class BlockFp4(Side):
         return size // 2, size // NVFP4_BLOCK
 
     def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
-        values, finite = finite_or_zero(rows.unflatten(-1, (-1, NVFP4_BLOCK)))
-        values = values / self.scale
+        values, finite = finite_or_zero(in_groups(rows, NVFP4_BLOCK))
+        values = divided(values, self.scale)
         stored = self._scale_bytes(values, E2M1_LARGEST)
         codes = encode_e2m1(values / decode_fp8(stored, E4M3))
         if self.four_over_six:
@@ -70,19 +71,19 @@ class BlockFp4(Side):
 
     def decode(self, parts: tuple[Tensor, ...], size: int) -> Tensor:
         packed, stored = parts
-        codes = unpack_bits(packed, 4, size).unflatten(-1, (-1, NVFP4_BLOCK))
+        codes = in_groups(unpack_bits(packed, 4, size), NVFP4_BLOCK)
         steps = decode_fp8(stored, E4M3).unsqueeze(-1)
         return (decode_e2m1(codes) * steps).flatten(-2) * self.scale
 
     def bound(self, rows: Tensor) -> Bound:
-        values = rows.to(torch.float64).unflatten(-1, (-1, NVFP4_BLOCK)).abs() / self.scale
+        values = divided(in_groups(rows.to(torch.float64).abs(), NVFP4_BLOCK), self.scale)
         element = self._element_bound(values, E2M1_LARGEST)
         if self.four_over_six:
             element = torch.maximum(element, self._element_bound(values, 4.0))
         return Bound.of_elements(element.flatten(-2) * self.scale)
 
     def reads_nan(self, rows: Tensor) -> Tensor:
-        grouped = rows.unflatten(-1, (-1, NVFP4_BLOCK))
+        grouped = in_groups(rows, NVFP4_BLOCK)
         return (~finite_rows(grouped)).expand(grouped.shape).flatten(-2)
 
     def calibrated(self, rows: Tensor) -> Side:
@@ -90,7 +91,7 @@ class BlockFp4(Side):
         return replace(self, scale=outer_scale(finite, E4M3.largest * E2M1_LARGEST))
 
     def _scale_bytes(self, values: Tensor, largest_code: float) -> Tensor:
-        wanted = largest_magnitude(values) / largest_code
+        wanted = divided(largest_magnitude(values), largest_code)
         return encode_fp8(wanted.clamp(min=E4M3.least_step), E4M3)
 
     def _element_bound(self, magnitudes: Tensor, largest_code: float) -> Tensor:
@@ -99,7 +100,8 @@ class BlockFp4(Side):
 
 
 def _squared_error(values: Tensor, codes: Tensor, stored: Tensor) -> Tensor:
-    return sum_last((decode_e2m1(codes) * decode_fp8(stored, E4M3) - values) ** 2).unsqueeze(-1)
+    error = decode_e2m1(codes) * decode_fp8(stored, E4M3) - values
+    return sum_last(error * error).unsqueeze(-1)
 
 
 @dataclass(frozen=True)
@@ -130,13 +132,13 @@ class PowerScaledFp4(Side):
         values = self._coded(torch.where(lost, 0.0, rows.to(torch.float64)))
         stored = self._scale_bytes(values)
         codes = encode_e2m1(values / decode_ue8m0(stored))
-        lost_groups = lost.unflatten(-1, (-1, ULTRAQUANT_GROUP)).any(dim=-1, keepdim=True)
+        lost_groups = in_groups(lost, ULTRAQUANT_GROUP).any(dim=-1, keepdim=True)
         stored = stored.masked_fill(lost_groups, 255)
         return pack_bits(codes.flatten(-2), 4), stored.squeeze(-1)
 
     def decode(self, parts: tuple[Tensor, ...], size: int) -> Tensor:
         packed, stored = parts
-        codes = unpack_bits(packed, 4, size).unflatten(-1, (-1, ULTRAQUANT_GROUP))
+        codes = in_groups(unpack_bits(packed, 4, size), ULTRAQUANT_GROUP)
         values = (decode_e2m1(codes) * decode_ue8m0(stored).unsqueeze(-1)).flatten(-2)
         return unrotate(values) if self.rotated else values
 
@@ -149,15 +151,14 @@ class PowerScaledFp4(Side):
     def reads_nan(self, rows: Tensor) -> Tensor:
         if self.rotated:
             return (~finite_rows(rows)).expand(rows.shape)
-        grouped = rows.unflatten(-1, (-1, ULTRAQUANT_GROUP))
+        grouped = in_groups(rows, ULTRAQUANT_GROUP)
         return (~finite_rows(grouped)).expand(grouped.shape).flatten(-2)
 
     def _coded(self, rows: Tensor) -> Tensor:
-        values = rotate(rows) if self.rotated else rows
-        return values.unflatten(-1, (-1, ULTRAQUANT_GROUP))
+        return in_groups(rotate(rows) if self.rotated else rows, ULTRAQUANT_GROUP)
 
     def _scale_bytes(self, groups: Tensor) -> Tensor:
-        return encode_ue8m0((largest_magnitude(groups) / E2M1_LARGEST).clamp(min=2.0**-127))
+        return encode_ue8m0(divided(largest_magnitude(groups), E2M1_LARGEST).clamp(min=2.0**-127))
 
 
 CODECS = (

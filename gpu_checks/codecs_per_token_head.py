@@ -17,6 +17,7 @@ from kvconform.gpu_checks.floats import (
     Fp8,
     bytes_of,
     decode_fp8,
+    divided,
     encode_fp8,
     to_float32,
     values_of,
@@ -33,7 +34,7 @@ _ZERO_POINT_BITS = 0xF
 
 def row_scale(rows: Tensor, largest: float) -> Tensor:
     """The float32 scale ``[n, 1]`` that takes a row's greatest magnitude to ``largest``."""
-    return to_float32((largest_magnitude(rows) / largest).clamp(min=FLOAT32_LEAST_NORMAL))
+    return to_float32(divided(largest_magnitude(rows), largest).clamp(min=FLOAT32_LEAST_NORMAL))
 
 
 def nearest_code(steps: Tensor, least: int, greatest: int) -> Tensor:
@@ -122,7 +123,7 @@ class RotatedInt4(RowScaled):
         values, finite = finite_or_zero(rows)
         rotated = rotate(values)
         low, high = _range_with_zero(rotated)
-        scale = _scale_bits((high - low) / INT4_LARGEST)
+        scale = _scale_bits(divided(high - low, INT4_LARGEST))
         step = scale.view(torch.float32).to(torch.float64)
         zero_point = nearest_code(-low / step, 0, INT4_LARGEST)
         codes = (rotated / step).round().add(zero_point).clamp(0, INT4_LARGEST)

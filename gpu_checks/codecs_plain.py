@@ -13,6 +13,7 @@ from kvconform.gpu_checks.floats import (
     Fp8,
     bytes_of,
     decode_fp8,
+    divided,
     encode_fp8,
     fp8_error,
     values_of,
@@ -56,7 +57,7 @@ class ScaledFp8(Side):
         return (size,)
 
     def encode(self, rows: Tensor) -> tuple[Tensor, ...]:
-        return (encode_fp8(rows.to(torch.float64) / self.scale, self.kind),)
+        return (encode_fp8(divided(rows.to(torch.float64), self.scale), self.kind),)
 
     def decode(self, parts: tuple[Tensor, ...], size: int) -> Tensor:  # noqa: ARG002
         return decode_fp8(parts[0], self.kind) * self.scale
@@ -73,7 +74,7 @@ class ScaledFp8(Side):
 
 def outer_scale(rows: Tensor, largest: float) -> float:
     """The float32 scale that takes the greatest magnitude of all rows to ``largest``."""
-    wanted = largest_magnitude(rows.flatten()) / largest
+    wanted = divided(largest_magnitude(rows.flatten()), largest)
     return float(wanted.clamp(min=FLOAT32_LEAST_NORMAL).to(torch.float32).item())
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import torch
 from kvconform.gpu_checks.codec import Bound, Codec, RowScaled, extent, finite_or_zero
@@ -19,6 +20,7 @@ from kvconform.gpu_checks.floats import (
     FLOAT16_LARGEST,
     FLOAT16_LEAST,
     bytes_of,
+    divided,
     norm_last,
     to_float16,
     to_float16_down,
@@ -42,7 +44,7 @@ def codebook(bits: int) -> tuple[float, ...]:
     positive = [(index + 0.5) * 4.0 / count for index in range(count)]
     for _ in range(5000):
         edges = [0.0, *_midpoints(positive), math.inf]
-        moved = [_cell_mean(low, high) for low, high in zip(edges, edges[1:], strict=False)]
+        moved = [_cell_mean(low, high) for low, high in pairwise(edges)]
         settled = max(abs(new - old) for new, old in zip(moved, positive, strict=True)) < 1e-13
         positive = moved
         if settled:
@@ -51,7 +53,7 @@ def codebook(bits: int) -> tuple[float, ...]:
 
 
 def _midpoints(centroids: list[float]) -> list[float]:
-    return [(low + high) / 2 for low, high in zip(centroids, centroids[1:], strict=False)]
+    return [(low + high) / 2 for low, high in pairwise(centroids)]
 
 
 def _cell_mean(low: float, high: float) -> float:
@@ -139,7 +141,7 @@ class UniformValue(RowScaled):
         low, high = extent(values)
         zero = to_float16_down(low)
         start = zero.to(torch.float64)
-        step = to_float16_up(((high - start) / greatest_code).clamp(min=FLOAT16_LEAST))
+        step = to_float16_up(divided(high - start, greatest_code).clamp(min=FLOAT16_LEAST))
         codes = nearest_code((values - start) / step.to(torch.float64), 0, greatest_code)
         packed = pack_bits(codes.to(torch.uint8), self.bits)
         return packed, bytes_of(step.masked_fill(~finite, float("nan"))), bytes_of(zero)

@@ -43,16 +43,26 @@ E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 E2M1_LARGEST = 6.0
 
 # Where a magnitude passes from one e2m1 code to the next; a tie goes to the even code.
-_E2M1_EDGES = ((0.25, False), (0.75, True), (1.25, False), (1.75, True), (2.5, False), (3.5, True), (5.0, False))
+_E2M1_EDGES = (
+    (0.25, False),
+    (0.75, True),
+    (1.25, False),
+    (1.75, True),
+    (2.5, False),
+    (3.5, True),
+    (5.0, False),
+)
 
 
 def bytes_of(values: Tensor) -> Tensor:
     """The bytes of ``values`` ``[.., n]`` as uint8 ``[.., n x itemsize]``, in memory order."""
-    return values.contiguous().view(torch.uint8)
+    return values.contiguous().view(torch.uint8) if values.shape[-1] else values.to(torch.uint8)
 
 
 def values_of(stored: Tensor, dtype: torch.dtype) -> Tensor:
     """The values of ``dtype`` in bytes ``[.., n x itemsize]``, widened to float64 ``[.., n]``."""
+    if stored.shape[-1] == 0:
+        return stored.to(torch.float64)
     # A copy, because a slice of a row need not be aligned for the type.
     return stored.clone(memory_format=torch.contiguous_format).view(dtype).to(torch.float32).to(torch.float64)
 
@@ -173,6 +183,15 @@ def bfloat16_error(magnitudes: Tensor) -> Tensor:
 def _canonical(values: Tensor) -> Tensor:
     # Devices differ in the payload of the NaN that a conversion gives.
     return values.masked_fill(values.isnan(), float("nan"))
+
+
+def divided(values: Tensor, number: float) -> Tensor:
+    """Values over a number, correctly rounded.
+
+    By a tensor on their own device: CUDA multiplies by the reciprocal of a number of the host,
+    which is off by an ulp where a quotient should be exact.
+    """
+    return values / torch.full((), number, dtype=values.dtype, device=values.device)
 
 
 def sum_last(values: Tensor) -> Tensor:

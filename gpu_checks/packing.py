@@ -21,8 +21,7 @@ def pack_bits(codes: Tensor, bits: int) -> Tensor:
     length = cdiv(bits * count, 8)
     if bits == 4 and count % 2 == 0:
         return codes[..., 0::2] | (codes[..., 1::2] << 4)
-    padded = pad(codes, (0, -count % _CODES)).to(torch.int64)
-    words = padded.unflatten(-1, (-1, _CODES))
+    words = in_groups(pad(codes, (0, -count % _CODES)).to(torch.int64), _CODES)
     word = torch.zeros_like(words[..., 0])
     for index in range(_CODES):
         word |= words[..., index] << (bits * index)
@@ -34,12 +33,17 @@ def unpack_bits(stored: Tensor, bits: int, count: int) -> Tensor:
     """The first ``count`` codes of rows that `pack_bits` made, as uint8 ``[.., count]``."""
     if bits == 4:
         return torch.stack((stored & 0xF, stored >> 4), dim=-1).flatten(-2)[..., :count]
-    padded = pad(stored, (0, -stored.shape[-1] % bits)).to(torch.int64).unflatten(-1, (-1, bits))
+    padded = in_groups(pad(stored, (0, -stored.shape[-1] % bits)).to(torch.int64), bits)
     word = torch.zeros_like(padded[..., 0])
     for index in range(bits):
         word |= padded[..., index] << (8 * index)
     codes = torch.stack([(word >> (bits * index)) & ((1 << bits) - 1) for index in range(_CODES)], dim=-1)
     return codes.flatten(-2).to(torch.uint8)[..., :count]
+
+
+def in_groups(values: Tensor, size: int) -> Tensor:
+    """Rows ``[.., n]`` cut into groups of ``size``: ``[.., n / size, size]``."""
+    return torch.unflatten(values, -1, (values.shape[-1] // size, size))
 
 
 def split(stored: Tensor, lengths: tuple[int, ...]) -> tuple[Tensor, ...]:

@@ -61,7 +61,7 @@ def _transform(values: Tensor) -> Tensor:
         start += width
         half = 1
         while half < width:
-            pairs = part.unflatten(-1, (-1, 2, half))
+            pairs = torch.unflatten(part, -1, (width // (2 * half), 2, half))
             low, high = pairs[..., 0, :], pairs[..., 1, :]
             part = torch.stack((low + high, low - high), dim=-2).flatten(-3)
             half *= 2

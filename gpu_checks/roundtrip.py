@@ -19,7 +19,9 @@ BACKGROUNDS = (0xA5, 0x5A)
 """Two fillings: a byte that is the same over both was written."""
 
 
-def spec_of(codec: Codec, shape: HeadShape, dtype: torch.dtype, heads: int = 1, block: int = 16) -> AttentionSpec:
+def spec_of(
+    codec: Codec, shape: HeadShape, dtype: torch.dtype, heads: int = 1, block: int = 16
+) -> AttentionSpec:
     """The reference's spec of a layer that stores heads of this shape with the codec's mode."""
     element = str(dtype).removeprefix("torch.") if codec.mode == "NONE" else "uint8"
     common = {
@@ -126,7 +128,8 @@ def _slack(exact: Tensor) -> Tensor:
 
 
 def _length(rows: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(rows, dim=-1)
+    length: Tensor = torch.linalg.vector_norm(rows, dim=-1)
+    return length
 
 
 def _ensure_within(name: str, what: str, got: Tensor, wanted: Tensor) -> None:
@@ -134,23 +137,29 @@ def _ensure_within(name: str, what: str, got: Tensor, wanted: Tensor) -> None:
     if bool(excess.any()):
         first = int(excess.nonzero()[0])
         worst, allowed = float(got.flatten()[first]), float(wanted.flatten()[first])
-        ensure(False, f"{name}: {what} {first} is off by {worst:.6g}, wanted at most {allowed:.6g} = the bound")
+        ensure(
+            False, f"{name}: {what} {first} is off by {worst:.6g}, wanted at most {allowed:.6g} = the bound"
+        )
     ensure(True, "")
 
 
 def check_same_bytes(name: str, got: Tensor, wanted: Tensor) -> None:
     """device/same-as-host: the bytes packed here equal those packed elsewhere."""
-    ensure_equal(tuple(got.shape), tuple(wanted.shape), f"{name}: shape of the packed rows", "the other source's")
+    ensure_equal(
+        tuple(got.shape), tuple(wanted.shape), f"{name}: shape of the packed rows", "the other source's"
+    )
     differing = (got.cpu() != wanted.cpu()).nonzero()
     if differing.numel():
         row, column = differing[0].tolist()
         ensure(
             False,
-            f"{name}: byte {column} of row {row} is {int(got[row, column])}, wanted {int(wanted[row, column])}; "
-            f"{differing.shape[0]} bytes differ",
+            f"{name}: byte {column} of row {row} is {int(got[row, column])}, wanted "
+            f"{int(wanted[row, column])}; {differing.shape[0]} bytes differ",
         )
     ensure(True, "")
 
 
 def _same(one: Tensor | None, other: Tensor | None) -> bool:
-    return one is not None and other is not None and bool(((one == other) | (one.isnan() & other.isnan())).all())
+    return (
+        one is not None and other is not None and bool(((one == other) | (one.isnan() & other.isnan())).all())
+    )

@@ -6,6 +6,7 @@ format. Rows are lists of finite floats. Fractions keep divisions exact; sums ar
 
 from __future__ import annotations
 
+import bisect
 import math
 import struct
 from collections.abc import Callable, Sequence
@@ -38,7 +39,8 @@ E2M1 = _minifloat(2, 1, 1, 8)
 
 def _nearest(value: Fraction, table: list[Fraction]) -> int:
     """The code nearest to a non-negative value, the even one where two are as near."""
-    return min(range(len(table)), key=lambda code: (abs(table[code] - value), code % 2))
+    above = min(bisect.bisect_left(table, value), len(table) - 1)
+    return min((max(above - 1, 0), above), key=lambda code: (abs(table[code] - value), code % 2))
 
 
 def _small_float(value: float, scale: Fraction, table: list[Fraction], sign_bit: int) -> int:
@@ -210,7 +212,8 @@ def _uniform(bits: int) -> Callable[[Row], bytes]:
         zero = _float16_towards(min(row), -math.inf)
         step = _float16_towards(max((max(row) - zero) / greatest, 2.0**-24), math.inf)
         codes = [
-            _clamped(_rounded((Fraction(value) - Fraction(zero)) / Fraction(step)), 0, greatest) for value in row
+            _clamped(_rounded((Fraction(value) - Fraction(zero)) / Fraction(step)), 0, greatest)
+            for value in row
         ]
         return _bits(codes, bits) + struct.pack("<ee", step, zero)
 

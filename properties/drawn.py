@@ -340,11 +340,10 @@ def deployment(
     encoder: bool = False,
     max_model_len: int | None = None,
     lengths: Sequence[int] = (),
-    budgets: Sequence[int] = (),
 ) -> Deployment:
     """A deployment: one batch in flight and one rank unless more are listed.
 
-    ``lengths`` and ``budgets`` (tokens) are worth meeting more often.
+    ``lengths`` are values of ``max_model_len`` worth meeting more often.
     """
     length = max_model_len
     if length is None:
@@ -354,10 +353,7 @@ def deployment(
     return Deployment(
         max_model_len=length,
         max_num_batched_tokens=given.integer(
-            f"{name}.max_num_batched_tokens",
-            at_least=1,
-            at_most=1 << 32,
-            typical=(*TYPICAL_TOKENS, *budgets),
+            f"{name}.max_num_batched_tokens", at_least=1, at_most=1 << 32, typical=TYPICAL_TOKENS
         ),
         max_concurrent_batches=given.choice(f"{name}.max_concurrent_batches", concurrent),
         max_encoder_tokens=given.tokens(f"{name}.max_encoder_tokens") if encoder else 0,

@@ -51,6 +51,9 @@ BESIDE_FULL = (
 )
 """Models in which local layers stand beside full ones."""
 
+WRAPPED = ("full, full", "latent, full", "full", "latent", "mamba, mamba", "full, sliding", "full, mamba")
+"""Models of which some plans hold a uniform_type, and plain ones beside them."""
+
 PRECISIONS = {
     "16-bit": {"dtype": "bfloat16"},
     "8-bit": {"dtype": "uint8", "kv_quant_mode": "FP8_PER_TENSOR"},
@@ -70,6 +73,14 @@ class Model:
     def layers(self) -> dict[str, Spec]:
         """The layers of all ranks together."""
         return {name: spec for rank in self.ranks for name, spec in rank.items()}
+
+    def handed_over(self) -> list[dict[str, Spec]]:
+        """The layers of each rank, as mappings of their own.
+
+        A planner that changes what it is given changes nothing for the next question asked of the
+        same model: only plan/leaves-inputs is about that.
+        """
+        return [dict(rank) for rank in self.ranks]
 
     def with_layers(self, changed: dict[str, Spec]) -> Model:
         """The same model with some layers' specs exchanged."""
@@ -105,10 +116,10 @@ def model(
     if not possible:
         given.reject()
     kinds = HYBRIDS[given.choice("model", possible)]
-    buckets = _buckets(given, kinds, pages, precisions)
-    layers, drafts = _layers(given, buckets)
     if max_model_len is None:
         max_model_len = given.tokens("max_model_len", at_least=1)
+    buckets = _buckets(given, kinds, pages, precisions, max_model_len)
+    layers, drafts = _layers(given, buckets)
     return Model(
         ranks=_partition(given, layers, partitions),
         deployment=Deployment(
@@ -124,7 +135,7 @@ def model(
 
 
 def _buckets(
-    given: Given, kinds: Sequence[str], pages: Sequence[str], precisions: Sequence[str]
+    given: Given, kinds: Sequence[str], pages: Sequence[str], precisions: Sequence[str], max_model_len: int
 ) -> list[Spec]:
     """One spec for each kind; the page of all is a multiple of one unit, unless pages are any.
 
@@ -146,7 +157,9 @@ def _buckets(
             odd = given.choice(f"{name}.less", (0, 1)) if any_size else 0
             specs.append(
                 Mamba(
-                    block_size=block_size,
+                    # Without caching a state stands for the whole request: one block, whatever
+                    # its length, which is how an allocator comes to give it one.
+                    block_size=max_model_len if state == "none" else block_size,
                     shapes=((floats - odd,),),
                     dtypes=("float32",),
                     mamba_cache_mode=state,

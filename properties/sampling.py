@@ -117,7 +117,7 @@ class SampledGiven(Given):
         high = highest // multiple_of
         if high < low:
             raise Rejected
-        picked = self._pick(_values(typical, optional))
+        picked: tuple[int, bool] = self._pick(_values(typical, optional))
         if picked == NOTHING:
             return None
         if picked == HUGE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -92,14 +93,15 @@ class Explorer:
             if self._trail:
                 self.path.witness = None
             result: Result | None = None
-            try:
+            with suppress(Rejected):
                 result = function()
-            except Rejected:
-                pass
             if self.stop is not None:
                 # Code under test may have caught it.
                 raise self.stop
-            yield End(self.path, result)
+            end = End(self.path, result)
+            # Values of this path are of no use to what runs from here on, a concrete run say.
+            self.path = Path()
+            yield end
             if not self._backtrack():
                 return
 
@@ -112,8 +114,20 @@ class Explorer:
         self.stop = stop
         return stop
 
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Turn a failure of the prover itself into a stop, lest code under test take it for its own."""
+        try:
+            yield
+        except Exception as error:
+            raise self.halt(Stopped(f"the prover failed: {type(error).__name__}: {error}")) from error
+
     def decide(self, constraint: Constraint) -> bool:
         """Whether the constraint holds on this path; both answers where both are possible."""
+        with self.guarded():
+            return self._decide(constraint)
+
+    def _decide(self, constraint: Constraint) -> bool:
         canonical = self.path.canonical(constraint)
         if isinstance(canonical, bool):
             return canonical
@@ -123,6 +137,10 @@ class Explorer:
 
     def assume(self, constraint: Constraint) -> None:
         """Give up the path where the constraint cannot hold; it holds from here on."""
+        with self.guarded():
+            self._assume(constraint)
+
+    def _assume(self, constraint: Constraint) -> None:
         canonical = self.path.canonical(constraint)
         if canonical is True:
             return

@@ -44,13 +44,14 @@ class SymbolicGiven(Given):
         multiple_of: int = 1,
         typical: Sequence[int] = (),  # noqa: ARG002
     ) -> int:
-        if type(multiple_of) is int and multiple_of == 1:
-            value = self._between(name, at_least, at_most)
+        step = ""
+        if _concrete(multiple_of) == 1:
+            value: int = self._between(name, at_least, at_most)
         else:
             low = cdiv(at_least, multiple_of)
             high = None if at_most is None else at_most // multiple_of
             value = self._between(name, low, high) * multiple_of
-        step = "" if type(multiple_of) is int and multiple_of == 1 else f", a multiple of {_show(multiple_of)}"
+            step = f", a multiple of {_show(multiple_of)}"
         reach = "up" if at_most is None else f"to {_show(at_most)}"
         self.draws.append(Draw(name, value, f"from {_show(at_least)} {reach}{step}"))
         return value
@@ -65,7 +66,7 @@ class SymbolicGiven(Given):
         span = None if at_most is None else _concrete(at_most - at_least)
         if span is not None and span < 0:
             raise Rejected
-        value = at_least + fresh(self._explorer, name, 0, span)
+        value: Any = at_least + fresh(self._explorer, name, 0, span)
         if at_most is not None and span is None:
             self.assume(value <= at_most)
         return value
@@ -95,7 +96,7 @@ class SymbolicGiven(Given):
         self.draws.append(Draw(name, value, str(value)))
         return value
 
-    def assume(self, condition: bool) -> None:
+    def assume(self, condition: Any) -> None:
         if type(condition) is SymbolicBool:
             condition.assume()
         elif not condition:
@@ -116,10 +117,11 @@ def _show(number: int) -> str:
     return str(number)
 
 
-def _concrete(value: int) -> int | None:
+def _concrete(value: Any) -> int | None:
+    """The number, or None where a path leaves more than one."""
     if type(value) is SymbolicInt:
         return value.known()
-    return value
+    return int(value)
 
 
 def _evaluate(value: Any, values: Sequence[int]) -> Any:

@@ -42,6 +42,8 @@ def lift_numbers(implementation: Implementation, explorer: Explorer) -> Implemen
             return SymbolicInt(explorer, constant(value))
         if type(value) in (list, tuple):
             return type(value)(lift(item) for item in value)
+        if isinstance(value, dict):
+            return {key: lift(item) for key, item in value.items()}
         if is_dataclass(value) and not isinstance(value, type):
             before = {field.name: getattr(value, field.name) for field in fields(value)}
             lifted = {name: lift(old) for name, old in before.items() if type(old) in (int, tuple)}

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import z3  # type: ignore[import-untyped]
-
 from kvconform.solver.path import Constraint, Path
 from kvconform.solver.polynomials import Monomial, Polynomial, add, constant, scale
 
@@ -43,7 +42,9 @@ class Oracle:
                 return None
             if values is not None and _meets(path, extra, values):
                 return values
-        raise Unknown("z3 could not decide " + " and ".join(show(path, c) for c in extra or path.constraints[-1:]))
+        raise Unknown(
+            "z3 could not decide " + " and ".join(show(path, c) for c in extra or path.constraints[-1:])
+        )
 
     def smallest(self, path: Path, numbers: Sequence[Polynomial]) -> list[int] | None:
         """Values that meet the path with the numbers as near to 0 as z3 gets them, or None."""
@@ -54,7 +55,7 @@ class Oracle:
         for constraint in path.constraints:
             optimiser.add(terms.constraint(constraint))
         sizes = [terms.sum(number) for number in numbers]
-        optimiser.minimize(z3.Sum([z3.If(size >= 0, size, -size) for size in sizes]))
+        optimiser.minimize(z3.Sum([z3.IntVal(0), *(z3.If(size >= 0, size, -size) for size in sizes)]))
         if optimiser.check() != z3.sat:
             return None
         values = terms.values(optimiser.model(), path)

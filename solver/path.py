@@ -59,8 +59,31 @@ def _times_each(constraint: Constraint, multipliers: list[Polynomial]) -> tuple[
     if constraint.relation == "!=":
         return ()
     return tuple(
-        Constraint(multiply(constraint.polynomial, multiplier), constraint.relation) for multiplier in multipliers
+        Constraint(multiply(constraint.polynomial, multiplier), constraint.relation)
+        for multiplier in multipliers
     )
+
+
+def _split(dividend: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polynomial, Polynomial]:
+    """(whole, rest, divisor) such that the floor quotient is whole + floor(rest / divisor)."""
+    whole, rest = divide(dividend, divisor)
+    if divisor.is_constant:
+        # Only the constant term is brought into range: other coefficients keep their sign.
+        carried, left_over = divmod(rest.constant, divisor.constant)
+        whole = add(whole, constant(carried))
+        rest = add(rest, constant(left_over - rest.constant))
+        shared = gcd(content(rest), divisor.constant)
+        if shared > 1:
+            # floor((s*m + c) / (s*d)) = floor((m + floor(c / s)) / d)
+            rest = Polynomial({m: c // shared for m, c in rest.terms.items() if c // shared})
+            divisor = constant(divisor.constant // shared)
+    return whole, rest, divisor
+
+
+def _prefers(one: Polynomial, other: Polynomial) -> bool:
+    """Whether the first is the one to write of two: a positive leading term, else the lesser key."""
+    signs = [max((term for term in each.key if term[0]), default=((), 0))[1] > 0 for each in (one, other)]
+    return signs[0] if signs[0] != signs[1] else one.key < other.key
 
 
 class Path:
@@ -132,26 +155,18 @@ class Path:
         exact = self._exact_quotient(dividend, divisor)
         if exact is not None:
             return exact
-        whole, rest = divide(dividend, divisor)
-        if divisor.is_constant:
-            # Only the constant term is brought into range: other coefficients keep their sign.
-            carried, left_over = divmod(rest.constant, divisor.constant)
-            whole = add(whole, constant(carried))
-            rest = add(rest, constant(left_over - rest.constant))
-            shared = gcd(content(rest), divisor.constant)
-            if shared > 1:
-                # floor((s*m + c) / (s*d)) = floor((m + floor(c / s)) / d)
-                rest = Polynomial({m: c // shared for m, c in rest.terms.items() if c // shared})
-                divisor = constant(divisor.constant // shared)
+        whole, rest, divisor = _split(dividend, divisor)
         if not rest.terms:
             return whole
         low, high = divide_interval(self.interval(rest), self._positive(divisor))
         if low is not None and low == high:
             return add(whole, constant(low))
-        if max((m for m in rest.terms.items() if m[0]), default=((), 1))[1] < 0:
-            # floor(-m / d) = -floor((m + d - 1) / d)
-            opposite = add(add(scale(rest, -1), divisor), constant(-1))
-            return add(whole, self.floor_quotient(opposite, divisor), -1)
+        # floor(rest / d) = -floor((d - 1 - rest) / d): of the two ways to write it, always the same.
+        opposite = add(add(divisor, rest, -1), constant(-1))
+        other_whole, other_rest, other_divisor = _split(opposite, divisor)
+        if other_divisor == divisor and _prefers(other_rest, rest):
+            quotient = unknown(self._quotient(Quotient(other_rest, divisor)))
+            return add(whole, add(other_whole, quotient), -1)
         return add(whole, unknown(self._quotient(Quotient(rest, divisor))))
 
     def _exact_quotient(self, dividend: Polynomial, divisor: Polynomial) -> Polynomial | None:
@@ -360,7 +375,7 @@ class Path:
             return None
         for number in sorted(self._origins(constraint.polynomial)):
             for value in self._candidates(number, constraint.polynomial):
-                values = self._with({number: value})
+                values = self.completed({number: value})
                 if values is not None and constraint.holds(values) and self.fits(values):
                     return values
         return None
@@ -374,7 +389,7 @@ class Path:
             for value in self._small(number):
                 for other in drawn:
                     for beside in self._small(other) if other != number else ():
-                        values = self._with({number: value, other: beside})
+                        values = self.completed({number: value, other: beside})
                         if values is not None and constraint.holds(values) and self.fits(values):
                             return values
         return None
@@ -406,7 +421,7 @@ class Path:
         now = self.witness[number]
         low, high = self.bounds[number]
         wanted = [now + 1, now - 1]
-        beside = self._with({number: now + 1})
+        beside = self.completed({number: now + 1})
         if beside is not None:
             value = polynomial.evaluate(self.witness)
             slope = polynomial.evaluate(beside) - value
@@ -418,12 +433,10 @@ class Path:
         wanted += [first, *range(first + 1, first + 9), 16, 2 * now, 2 * now + 1]
         if high is not None:
             wanted.append(high)
-        inside = (
-            v for v in wanted if v != now and (low is None or v >= low) and (high is None or v <= high)
-        )
+        inside = (v for v in wanted if v != now and (low is None or v >= low) and (high is None or v <= high))
         return list(dict.fromkeys(inside))
 
-    def _with(self, changes: Mapping[int, int]) -> list[int] | None:
+    def completed(self, changes: Mapping[int, int]) -> list[int] | None:
         """The witness with some unknowns changed and all that is computed from them brought up to date."""
         assert self.witness is not None
         values = list(self.witness)

@@ -65,9 +65,10 @@ class Polynomial:
         """The value when unknown i is ``values[i]``."""
         result = 0
         for monomial, coefficient in self.terms.items():
-            for unknown in monomial:
-                coefficient *= values[unknown]
-            result += coefficient
+            term = coefficient
+            for number in monomial:
+                term *= values[number]
+            result += term
         return result
 
     def show(self, name: Callable[[int], str]) -> str:
@@ -75,7 +76,9 @@ class Polynomial:
         if not self.terms:
             return "0"
         parts = []
-        for monomial, coefficient in sorted(self.terms.items(), key=lambda term: _order(term[0]), reverse=True):
+        for monomial, coefficient in sorted(
+            self.terms.items(), key=lambda term: _order(term[0]), reverse=True
+        ):
             factors = [name(unknown) for unknown in monomial]
             if abs(coefficient) != 1 or not factors:
                 factors.insert(0, str(abs(coefficient)))
@@ -169,9 +172,7 @@ def divide(dividend: Polynomial, divisor: Polynomial) -> tuple[Polynomial, Polyn
     return Polynomial(quotient), Polynomial(remainder)
 
 
-def _divide_by_term(
-    dividend: Polynomial, head: Monomial, coefficient: int
-) -> tuple[Polynomial, Polynomial]:
+def _divide_by_term(dividend: Polynomial, head: Monomial, coefficient: int) -> tuple[Polynomial, Polynomial]:
     quotient: dict[Monomial, int] = {}
     remainder: dict[Monomial, int] = {}
     for monomial, value in dividend.terms.items():
@@ -283,7 +284,8 @@ def divide_interval(dividend: Interval, divisor: Interval) -> Interval:
     """An interval that holds every floor quotient; the divisor's interval must lie above 0."""
     low, high = dividend
     least, most = divisor
-    assert least is not None and least > 0
+    assert least is not None
+    assert least > 0
     if low is None:
         lowest = None
     elif low < 0:

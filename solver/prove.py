@@ -70,7 +70,7 @@ def prove(law: Law, implementation: Implementation, kind: str, *, budget: Budget
         if attempt.out_of_paths and best is not None:
             return best
         best = proof
-        if proof.verdict != PROVED or not attempt.explorer.narrowed:
+        if not attempt.explorer.narrowed or (proof.verdict != PROVED and not attempt.vacuous):
             return best
         # One choice more that differs is tried only where it looks like fitting the budget.
         growth = proof.paths * proof.paths // (2 * before) if before else 0
@@ -88,6 +88,7 @@ class _Attempt:
     ) -> None:
         self.explorer = Explorer(budget, deviations=deviations)
         self.out_of_paths = False
+        self.vacuous = False
         self.estimate = 1
         self._law = law
         self._implementation = implementation
@@ -119,6 +120,7 @@ class _Attempt:
         if self._held == 0 and self._lacking:
             return self._proof(UNSUPPORTED, self._lacking[0])
         if self._ensured == 0:
+            self.vacuous = True
             return self._proof(INCONCLUSIVE, "vacuous: no input reaches a condition of the law")
         return self._proof(PROVED)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
 from kvconform.properties import law as laws
@@ -15,6 +16,12 @@ from kvconform.reference.interface import Implementation, Unsupported
 from kvconform.solver.interpose import count_refusals
 
 Case = dict[str, Any]
+
+SMALL_CASE = 60
+"""Sum of the numbers of a case from which on smaller ones are looked for at random."""
+
+SCATTERED = 1500
+"""How many random cases are tried at a time."""
 
 
 class RecordedGiven(Given):
@@ -87,7 +94,8 @@ class Replayed:
     """What a law said of one case.
 
     ``verdict`` is held, violated, broken, unsupported or rejected; ``ensured`` counts the
-    conditions that were checked and the refusals that were met, ``case`` holds the draws and ``simplest`` what each might be.
+    conditions that were checked and the refusals that were met; ``case`` holds the draws and
+    ``simplest`` the simplest value of each.
     """
 
     verdict: str
@@ -137,20 +145,25 @@ def counting() -> Iterator[list[None]]:
         laws.OBSERVERS.remove(observe)
 
 
-def shrink(law: Law, implementation: Implementation, kind: str, failed: Replayed, runs: int = 2000) -> Replayed:
+def shrink(
+    law: Law, implementation: Implementation, kind: str, failed: Replayed, runs: int = 4000
+) -> Replayed:
     """The failing case with its draws as simple as they can be while the law still fails the same way.
 
     One draw after the other is set to its simplest value, or else as near to it as halving the
-    distance gets; where that ends, two at a time. Gives up after so many ``runs`` of the law.
+    distance gets; where that ends, two at a time; where numbers are still large, small ones are
+    scattered over all draws at once. Gives up after so many ``runs`` of the law.
     """
     search = _Search(law, implementation, kind, failed, runs)
-    while search.simplify_one() or search.simplify_two():
+    while search.simplify_one() or search.simplify_two() or search.scatter():
         pass
     return search.best
 
 
 class _Search:
-    def __init__(self, law: Law, implementation: Implementation, kind: str, failed: Replayed, runs: int) -> None:
+    def __init__(
+        self, law: Law, implementation: Implementation, kind: str, failed: Replayed, runs: int
+    ) -> None:
         self.best = failed
         self._law = law
         self._implementation = implementation
@@ -200,6 +213,19 @@ class _Search:
                                 return True
         return False
 
+    def scatter(self) -> bool:
+        """Find a smaller case among random small ones; whether there was any."""
+        numbers = [name for name in self.best.case if self._is_number(name)]
+        if _size(self.best)[0] <= SMALL_CASE:
+            return False
+        random = Random(0)
+        for attempt in range(SCATTERED):
+            reach = (3, 6, 12, 24, 48)[attempt % 5]
+            changes = {name: (self.best.simplest[name] or 0) + random.randrange(reach) for name in numbers}
+            if self._attempt(changes):
+                return True
+        return False
+
     def _nearer(self, name: str) -> list[Any]:
         if self.best.case[name] == self.best.simplest[name]:
             return []
@@ -208,7 +234,11 @@ class _Search:
             return [self.best.simplest[name]]
         value = self.best.case[name]
         step = 1 if distance > 0 else -1
-        return list(dict.fromkeys((value - distance, value - distance + step, value - int(distance / 2), value - step)))
+        return list(
+            dict.fromkeys(
+                (value - distance, value - distance + step, value - int(distance / 2), value - step)
+            )
+        )
 
     def _distance(self, name: str) -> int:
         if not self._is_number(name):

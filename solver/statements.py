@@ -24,7 +24,12 @@ from kvconform.reference.pages import (
     page_size_bytes,
     unpadded_page_size_bytes,
 )
-from kvconform.reference.planning import bytes_per_block, get_kv_cache_configs, packed_offsets, withheld_blocks
+from kvconform.reference.planning import (
+    bytes_per_block,
+    get_kv_cache_configs,
+    packed_offsets,
+    withheld_blocks,
+)
 from kvconform.reference.quantise import dequantise, quantise
 from kvconform.reference.residency import held_blocks
 from kvconform.reference.specs import (
@@ -184,7 +189,9 @@ def merge_is_a_semilattice(given: Given, suppose: Suppose) -> None:
     kind = given.choice("kind", (*ATTENTION_KINDS, "mamba"))
     law = given.choice("law", ("idempotent", "commutative", "associative"))
     layers = []
-    for name in {"idempotent": ("first",), "commutative": ("first", "second")}.get(law, ("first", "second", "third")):
+    for name in {"idempotent": ("first",), "commutative": ("first", "second")}.get(
+        law, ("first", "second", "third")
+    ):
         layer = _layer(given, kind, name)
         if isinstance(layer, FullAttention):
             suppose("one_record", layer.sliding_window is None or layer.attention_chunk_size is None)
@@ -236,9 +243,7 @@ def _model(given: Given) -> dict[str, Spec]:
         window = _positive(given, "sliding_window")
         retained = given.integer("extra_retained_tokens")
         layers.append(
-            SlidingWindow(
-                num_kv_heads=heads, sliding_window=window, extra_retained_tokens=retained, **shared
-            )
+            SlidingWindow(num_kv_heads=heads, sliding_window=window, extra_retained_tokens=retained, **shared)
         )
     else:
         for index in range(1, given.choice("layers", (1, 2, 3))):
@@ -288,15 +293,11 @@ def packed_layers_are_disjoint(given: Given, suppose: Suppose) -> None:
     later = block + given.integer("blocks_later", at_least=1)
     for index, place in enumerate(places):
         start, stop = page_range(place, 0)
-        ensure(0 <= start and stop <= stride, f"page {index} spans {start} to {stop} of a stride of {stride}")
+        ensure(start >= 0 and stop <= stride, f"page {index} spans {start} to {stop} of a stride of {stride}")
         for other in places[:index]:
-            ensure(
-                not overlap(page_range(place, block), page_range(other, block)), "two layers share a byte"
-            )
+            ensure(not overlap(page_range(place, block), page_range(other, block)), "two layers share a byte")
         for other in places:
-            ensure(
-                not overlap(page_range(place, block), page_range(other, later)), "two blocks share a byte"
-            )
+            ensure(not overlap(page_range(place, block), page_range(other, later)), "two blocks share a byte")
 
 
 def quantisation_error(given: Given, suppose: Suppose) -> None:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path as FilePath
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from kvconform.solver.explore import Explorer, Stopped
 from kvconform.solver.path import Constraint, Relation
@@ -112,21 +112,17 @@ class SymbolicInt(Symbolic):
         self.polynomial = polynomial
 
     @property  # type: ignore[misc]
-    def __class__(self) -> type:  # type: ignore[override]
+    def __class__(self) -> type:
         # So that `isinstance(value, int)` holds. C code looks at the real type and is not fooled.
         return int
 
     # Arithmetic
 
-    def _operand(self, other: object, what: str) -> Polynomial | None:
+    def _operand(self, other: Any, what: str) -> Polynomial | None:
         self._check_alive()
-        kind = type(other)
-        if kind is SymbolicInt:
-            assert isinstance(other, SymbolicInt | int)
-            other._check_alive()  # type: ignore[union-attr]
-            return other.polynomial  # type: ignore[union-attr, no-any-return]
-        if kind is int:
-            return constant(other)  # type: ignore[arg-type]
+        if type(other) is SymbolicInt:
+            other._check_alive()
+            return other.polynomial
         if isinstance(other, int):
             return constant(int(other))
         if isinstance(other, float):
@@ -167,7 +163,8 @@ class SymbolicInt(Symbolic):
             if explorer.decide(Constraint(divisor, "==")):
                 raise ZeroDivisionError("integer division or modulo by zero")
             dividend, divisor = scale(dividend, -1), scale(divisor, -1)
-        return self._new(self._path.floor_quotient(dividend, divisor))
+        with explorer.guarded():
+            return self._new(self._path.floor_quotient(dividend, divisor))
 
     def __floordiv__(self, other: object) -> SymbolicInt:
         right = self._operand(other, "division")
@@ -198,7 +195,7 @@ class SymbolicInt(Symbolic):
     def __rdivmod__(self, other: object) -> tuple[SymbolicInt, SymbolicInt]:
         left = self._operand(other, "division")
         if left is None:
-            return NotImplemented
+            return NotImplemented  # type: ignore[no-any-return]
         return self._divide(left, self.polynomial), self._remainder(left, self.polynomial)
 
     def __truediv__(self, other: object) -> SymbolicRatio:
@@ -206,7 +203,7 @@ class SymbolicInt(Symbolic):
         if divisor is None:
             return NotImplemented
         low, high = self._path.interval(self._path.reduce(self.polynomial))
-        exact = low is not None and high is not None and -EXACT <= low and high <= EXACT
+        exact = low is not None and high is not None and low >= -EXACT and high <= EXACT
         if not exact or not divisor.is_constant or divisor.constant not in POWERS_OF_TWO:
             self._need("true division")
         return SymbolicRatio(self, divisor.constant)
@@ -293,27 +290,27 @@ class SymbolicInt(Symbolic):
         right = self._operand(other, "comparison")
         return None if right is None else add(self.polynomial, right, -1)
 
-    def __ge__(self, other: object) -> SymbolicBool:
+    def __ge__(self, other: object) -> SymbolicBool | bool:
         if _is_infinite(other):
-            return other < 0  # type: ignore[operator, no-any-return]
+            return other < 0
         difference = self._difference(other)
         return NotImplemented if difference is None else self._compare(difference, ">=")
 
-    def __lt__(self, other: object) -> SymbolicBool:
+    def __lt__(self, other: object) -> SymbolicBool | bool:
         if _is_infinite(other):
-            return other > 0  # type: ignore[operator, no-any-return]
+            return other > 0
         difference = self._difference(other)
         return NotImplemented if difference is None else self._compare(difference, ">=", negated=True)
 
-    def __le__(self, other: object) -> SymbolicBool:
+    def __le__(self, other: object) -> SymbolicBool | bool:
         if _is_infinite(other):
-            return other > 0  # type: ignore[operator, no-any-return]
+            return other > 0
         difference = self._difference(other)
         return NotImplemented if difference is None else self._compare(scale(difference, -1), ">=")
 
-    def __gt__(self, other: object) -> SymbolicBool:
+    def __gt__(self, other: object) -> SymbolicBool | bool:
         if _is_infinite(other):
-            return other < 0  # type: ignore[operator, no-any-return]
+            return other < 0
         difference = self._difference(other)
         if difference is None:
             return NotImplemented
@@ -448,7 +445,7 @@ class SymbolicBool(Symbolic):
         self._negated = negated
 
     @property  # type: ignore[misc]
-    def __class__(self) -> type:  # type: ignore[override]
+    def __class__(self) -> type:
         return bool
 
     def __bool__(self) -> bool:
@@ -504,5 +501,5 @@ for _operation in (
     setattr(SymbolicBool, f"__{_operation}__", _as_bool(f"__{_operation}__"))
 
 
-def _is_infinite(value: object) -> bool:
+def _is_infinite(value: object) -> TypeGuard[float]:
     return type(value) is float and math.isinf(value)

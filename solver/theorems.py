@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from kvconform.properties.given import Given
 from kvconform.properties.law import NO_KIND, Law
@@ -141,10 +140,10 @@ THEOREMS: dict[str, Theorem] = {
         _theorem(
             "T3",
             statements.window_bound_is_tight,
-            "Some state of every long enough windowed request holds the bound's blocks, less one at most where "
-            "window - 2 + retained + in flight is a whole number of blocks and less none elsewhere.",
+            "Some state of every long enough windowed request holds the bound's blocks, or one less where "
+            "window - 2 + retained + in flight is a whole number of blocks.",
             long_enough="a window and a block more fit in the longest request",
-            not_whole="for less none: window - 2 + retained + in flight is not a whole number of blocks",
+            not_whole="for all of them: window - 2 + retained + in flight is not a whole number of blocks",
         ),
         _theorem(
             "T4",
@@ -189,7 +188,7 @@ THEOREMS: dict[str, Theorem] = {
         _theorem(
             "T10",
             statements.quantisation_error,
-            "Uniform quantisation is at most half a step off, over the whole range between its first and last level.",
+            "Uniform quantisation is at most half a step off, everywhere from its first level to its last.",
             step="the step is positive",
             above="the value is not below the first level",
             below="the value is not above the last level",

@@ -8,7 +8,9 @@ sampling the miniature itself would make the same ones.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -101,11 +103,11 @@ def undetected(law: Law, kind: str, names: list[str], seed: int) -> list[str]:
             raise AllCaught
         begun.append(case)
 
-    try:
+    # Where a run is left off that began like an earlier one, Hypothesis says flaky instead.
+    with suppress(AllCaught):
         sample(law, Engine(), kind, examples=GATE, seed_number=seed, trace=trace)
-    except AllCaught:
-        return []
-    put(begun.pop())
+    if left:
+        put(begun.pop())
     return list(left)
 
 
@@ -169,10 +171,17 @@ def test_no_other_law_is_broken(law: str, kind: str) -> None:
 
 @pytest.mark.parametrize("law", LAWS, ids=identify)
 def test_the_gate_catches_each_with_every_seed(law: Law) -> None:
+    home: dict[str, str] = {}
     for seed in SEEDS:
         left = naming(law)
-        for kind in law.kinds:
-            left = undetected(law, kind, left, seed) if left else []
+        # Any kind will do: each is first looked for where it was caught before.
+        for at_home, kind in product((True, False), law.kinds):
+            asked = [name for name in left if not at_home or home.get(name) == kind]
+            if asked:
+                missed = undetected(law, kind, asked, seed)
+                caught = [name for name in asked if name not in missed]
+                home.update(dict.fromkeys(caught, kind))
+                left = [name for name in left if name not in caught]
         assert not left, f"{law.id} does not catch {', '.join(left)} with seed {seed}"
 
 

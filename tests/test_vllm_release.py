@@ -93,7 +93,7 @@ def test_a_seed_repeats_the_run() -> None:
 RUNNER = """
 import contextlib, io, json, sys, types
 from pathlib import Path
-from kvconform.conformance.adapters import vllm as adapter
+from kvconform.conformance.adapters import vllm as adapter, vllm_planner
 
 root, scripts = Path(sys.argv[1]), json.load(sys.stdin)
 asked = adapter.Adapter(root)
@@ -107,6 +107,7 @@ for family, (module, name) in adapter.PACKING_BACKENDS.items():
     setattr(stub, name, types.SimpleNamespace(customize_spec=packs))
     sys.modules[module] = stub
 adapter.load_leniently("vllm.config.cache", root)
+vllm_planner.Planner(asked).load()
 printed = []
 for script in scripts:
     out = io.StringIO()

@@ -8,23 +8,35 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvconform.conformance.adapters.vllm import CLASSES, DEFAULTS, INTERFACE, Adapter
+from kvconform.conformance.adapters.vllm_planner import FUNCTIONS, Planner, Returns
+
+UNPRINTED = ("register_kv_cache_spec", "max_admission_blocks_per_request", "records_new_block_ids")
+"""Operations that take more of an engine than a few lines can stand in for."""
 
 Call = tuple[str, Mapping[str, Any], Any]
 """An operation, its arguments as dictionaries, and what it answered or raised."""
 
 
-def script(adapter: Adapter, name: str, calls: Sequence[Call], message: str) -> str:
+def script(planner: Planner, name: str, calls: Sequence[Call], message: str) -> str:
     """Lines that build the specs of the calls, ask the release and print what it answers.
 
-    The message stands above them as a comment. Values that repeat are named once; a spec that an
-    earlier call answered is that call's result.
+    The message stands above them as a comment. Values that repeat are named once; what an earlier
+    call answered is that call's result. Empty where the calls cannot be written so.
     """
-    return _Writer(adapter).write(name, calls, message)
+    try:
+        return _Writer(planner).write(name, calls, message)
+    except _Unprintable:
+        return ""
+
+
+class _Unprintable(Exception):
+    """A call that plain lines would ask differently."""
 
 
 class _Writer:
-    def __init__(self, adapter: Adapter) -> None:
-        self.adapter = adapter
+    def __init__(self, planner: Planner) -> None:
+        self.planner = planner
+        self.adapter: Adapter = planner.adapter
         self.imports: dict[str, set[str]] = {}
         self.plain_imports: set[str] = set()
         self.lines: list[str] = []
@@ -44,6 +56,11 @@ class _Writer:
 
     def call(self, operation: str, arguments: Mapping[str, Any], answer: Any) -> None:
         if operation == "cache_dtypes":
+            return
+        if operation in UNPRINTED:
+            raise _Unprintable
+        if operation in self.planner.operations:
+            self.plan(operation, arguments, answer)
             return
         if operation == "merge_without_asserts":
             self.lines.append("# Run with python -O:")
@@ -71,6 +88,163 @@ class _Writer:
             self.named.append((dict(answer), result))
         else:
             self.lines.append(f"print({expression})")
+
+    def plan(self, operation: str, arguments: Mapping[str, Any], answer: Any) -> None:
+        """The lines of one call of the planner; whatever it changes is made anew for it."""
+        expression, prefix, shown = self.plan_expression(operation, arguments)
+        result = self.fresh(RESULTS.get(operation, "answer"))
+        self.lines += prefix
+        if isinstance(answer, Exception):
+            self.lines += [
+                "try:",
+                f"    print({expression})",
+                "except Exception as error:",
+                '    print(f"refused: {error!r}")',
+            ]
+            return
+        if operation not in RESULTS:
+            self.lines.append(f"print({shown or expression})")
+            return
+        self.lines += [f"{result} = {expression}", f"print({result}{shown})"]
+        if operation == "get_kv_cache_configs":
+            self.named.append((answer, result))
+            self.named += [(config, f"{result}[{index}]") for index, config in enumerate(answer)]
+        elif operation == "generate_scheduler_kv_cache_config":
+            self.named.append((answer, result))
+
+    def plan_expression(self, operation: str, arguments: Mapping[str, Any]) -> tuple[str, list[str], str]:
+        """An expression that asks, the lines before it, and what is to be printed besides."""
+        if operation == "is_uniform_type":
+            members = ", ".join(
+                f"'layer.{index}': {self.spec(spec)}" for index, spec in enumerate(arguments["specs"])
+            )
+            return f"{self.name('UniformTypeKVCacheSpecs')}.is_uniform_type({{{members}}})", [], ""
+        if operation == "needs_kv_cache_zeroing":
+            return f"{self.kv_cache_config(arguments['config'])}.needs_kv_cache_zeroing", [], ""
+        function = self.function(FUNCTIONS[operation])
+        if operation == "generate_scheduler_kv_cache_config":
+            configs = self.name_of(arguments["configs"])
+            if configs is None:
+                configs = f"[{', '.join(map(self.kv_cache_config, arguments['configs']))}]"
+            return f"{function}({configs})", [], ""
+        deployment = arguments["deployment"]
+        if "config" in arguments:
+            config = self.kv_cache_config(arguments["config"])
+            groups = arguments["config"]["kv_cache_groups"]
+            specs = [group["kv_cache_spec"] for group in groups]
+            settings = self.settings(self.planner.config_values(deployment, specs))
+            first, second = (
+                (config, settings) if operation == "resolve_kv_cache_block_sizes" else (settings, config)
+            )
+            return f"{function}({first}, {second})", [], ""
+        automatic = operation == "estimate_max_model_len"
+        ranks = arguments["ranks"] if "ranks" in arguments else [arguments["layers"]]
+        settings = self.settings(self.planner.model_values(ranks, deployment, automatic))
+        handed = [self.layers(rank, deployment["draft_layers"]) for rank in ranks]
+        self.imports.setdefault("copy", set()).add("deepcopy")
+        if operation == "get_kv_cache_groups":
+            given = self.fresh("given")
+            prefix = [f"{given} = deepcopy({handed[0]})"]
+            return f"{function}({settings}, {given})", prefix, f", {given}"
+        prefix = []
+        if automatic:
+            own = self.fresh("automatic")
+            prefix.append(f"{own} = deepcopy({settings})")
+            settings = own
+        given = f"deepcopy([{', '.join(handed)}])"
+        memory = list(arguments["available_memory"])
+        grouping = "get_global_kv_cache_groups"
+        if f"def {grouping}" in self.planner.source():
+            given_name = self.fresh("given")
+            prefix.append(f"{given_name} = {given}")
+            grouped = f"{self.function(grouping)}({settings}, {given_name})"
+            expression = f"{function}({settings}, {given_name}, {memory}, {grouped})"
+        else:
+            expression = f"{function}({settings}, {given}, {memory})"
+        if automatic:
+            # The length is left in the configuration.
+            expression = f"({expression}, {settings}.model_config.max_model_len)[1]"
+        return expression, prefix, ""
+
+    def function(self, name: str) -> str:
+        self.imports.setdefault(self.planner.module_of(name), set()).add(name)
+        return name
+
+    def name(self, class_name: str) -> str:
+        self.imports.setdefault(INTERFACE, set()).add(class_name)
+        return class_name
+
+    def layers(self, rank: Mapping[str, Any], drafts: Sequence[str]) -> str:
+        """The name of a rank's layers, with what a planner is told of them besides."""
+        pairs = []
+        for name, spec in rank.items():
+            told = self.planner.told(spec, name in drafts)
+            built = self.spec(spec)
+            if told:
+                self.imports.setdefault("dataclasses", set()).add("replace")
+                changes = ", ".join(f"{field}={value!r}" for field, value in told.items())
+                built = f"replace({built}, {changes})"
+            pairs.append(f"{name!r}: {built}")
+        literal = f"{{{', '.join(pairs)}}}"
+        known = self.name_of(literal)
+        if known is not None:
+            return known
+        layers = self.fresh("layers")
+        self.lines.append(f"{layers} = {literal}")
+        self.named.append((literal, layers))
+        return layers
+
+    def settings(self, values: Mapping[str, Any]) -> str:
+        """The name of a configuration with those of its values that the release's code mentions."""
+        literal = self.namespace(values, separator=",\n    ")
+        known = self.name_of(literal)
+        if known is not None:
+            return known
+        self.imports.setdefault("types", set()).add("SimpleNamespace")
+        name = self.fresh("config")
+        self.lines.append(f"{name} = {literal}")
+        self.named.append((literal, name))
+        return name
+
+    def namespace(self, values: Mapping[str, Any], separator: str = ", ") -> str:
+        parts = []
+        for name, value in values.items():
+            if not self.planner.reads(name):
+                continue
+            if isinstance(value, Mapping):
+                parts.append(f"{name}={self.namespace(value)}")
+            elif isinstance(value, Returns):
+                if value.module:
+                    self.imports.setdefault(value.module, set()).add(value.text.partition(".")[0])
+                parts.append(f"{name}=lambda: {value.text}")
+            else:
+                parts.append(f"{name}={value!r}")
+        inside = separator.join(parts)
+        return f"SimpleNamespace({inside})" if separator == ", " else f"SimpleNamespace(\n    {inside},\n)"
+
+    def kv_cache_config(self, wire: Mapping[str, Any]) -> str:
+        """A planned configuration by the name of the answer it is, else built."""
+        known = self.name_of(wire)
+        if known is not None:
+            return known
+        groups = ", ".join(map(self.kv_cache_group, wire["kv_cache_groups"]))
+        tensors = ", ".join(
+            f"{self.name('KVCacheTensor')}({', '.join(f'{k}={v!r}' for k, v in tensor.items() if v != 0)})"
+            for tensor in wire["kv_cache_tensors"]
+        )
+        literal = (
+            f"{self.name('KVCacheConfig')}(num_blocks={wire['num_blocks']}, kv_cache_tensors=[{tensors}], "
+            f"kv_cache_groups=[{groups}])"
+        )
+        name = self.fresh("planned")
+        self.lines.append(f"{name} = {literal}")
+        self.named.append((wire, name))
+        return name
+
+    def kv_cache_group(self, wire: Mapping[str, Any]) -> str:
+        flag = ", is_eagle_group=True" if wire["is_eagle_group"] else ""
+        spec = self.spec(wire["kv_cache_spec"])
+        return f"{self.name('KVCacheGroupSpec')}({list(wire['layer_names'])}, {spec}{flag})"
 
     def stored_bytes(self, spec: Mapping[str, Any]) -> str:
         name = self.spec(spec)
@@ -127,12 +301,19 @@ class _Writer:
 
     def construction(self, wire: Mapping[str, Any]) -> str:
         kind = wire["kind"]
+        if kind not in CLASSES:
+            raise _Unprintable
         self.imports.setdefault(INTERFACE, set()).add(CLASSES[kind])
         if kind == "uniform_type":
             layers = ", ".join(
                 f"{name!r}: {self.construction(layer)}" for name, layer in wire["kv_cache_specs"]
             )
             return f"{CLASSES[kind]}(block_size={wire['block_size']}, kv_cache_specs={{{layers}}})"
+        if None not in (wire.get("alignment"), wire.get("page_size_padded")):
+            release = self.adapter.release
+            if release.classes[kind](**release.arguments(wire)) != release.build(wire):
+                # A planner wrote a padding into a spec whose constructor derives another.
+                raise _Unprintable
         names = self.adapter.release.field_names(kind)
         parts = []
         for name, value in wire.items():
@@ -164,6 +345,14 @@ class _Writer:
         self.lines.append(f"{name} = {_namespace(values)}")
         self.named.append((dict(values), name))
         return name
+
+
+RESULTS = {
+    "get_kv_cache_groups": "groups",
+    "get_kv_cache_configs": "configs",
+    "generate_scheduler_kv_cache_config": "scheduler",
+}
+"""What the answers that later calls are asked about are called."""
 
 
 def _namespace(values: Mapping[str, Any]) -> str:

@@ -152,7 +152,13 @@ class Release:
         if kind == "uniform_type":
             layers = {name: self.build(layer) for name, layer in wire["kv_cache_specs"]}
             return self.classes[kind](block_size=wire["block_size"], kv_cache_specs=layers)
-        return self.classes[kind](**self.arguments(wire))
+        built = self.classes[kind](**self.arguments(wire))
+        padded = wire.get("page_size_padded") if wire.get("alignment") is not None else None
+        if padded is not None and padded > (built.page_size_padded or 0):
+            # Some planners write a padding into a spec whose constructor derives it from the
+            # alignment: the spec as planned has the padding written.
+            object.__setattr__(built, "page_size_padded", padded)
+        return built
 
     def third_party(self, kind: str, base: str) -> type:
         """A third party's kind with the fields of a base kind, or of any attention kind (empty).
@@ -163,8 +169,8 @@ class Release:
             if base and base not in self.classes:
                 raise Unsupported(f"kind {base}")
             parent = self.classes[base] if base else self.module.AttentionSpec
-            made = dataclasses.dataclass(frozen=True)(type(kind, (parent,), {"__module__": __name__}))
-            self._third_parties[kind, base] = made
+            bare: type = type(kind, (parent,), {"__module__": __name__})
+            self._third_parties[kind, base] = dataclasses.dataclass(frozen=True)(bare)
         return self._third_parties[kind, base]
 
     def arguments(self, wire: Mapping[str, Any], base: str | None = None) -> dict[str, Any]:
@@ -234,7 +240,7 @@ class Release:
 
 
 def _field_names(spec_class: type) -> dict[str, str]:
-    own = [field.name for field in dataclasses.fields(spec_class)]  # type: ignore[arg-type]
+    own = [field.name for field in dataclasses.fields(spec_class)]
     names = {name: name for name in own}
     for name, candidates in RENAMED.items():
         for candidate in candidates:
@@ -305,16 +311,15 @@ class Adapter:
         module = self.release.module
         target: Any = None
         if operation == "max_blocks_per_request" and spec_class is not None:
-            target = getattr(
-                spec_class, "max_admission_blocks_per_request", spec_class.max_memory_usage_bytes
-            )  # type: ignore[attr-defined]
+            startup = getattr(spec_class, "max_memory_usage_bytes", None)
+            target = getattr(spec_class, "max_admission_blocks_per_request", startup)
         elif operation in ("quant_modes", "quant_families"):
             target = module.KVQuantMode
         elif operation == "get_kv_quant_mode":
             target = module.get_kv_quant_mode
         elif operation.startswith("merge") and spec_class is not None:
             target = spec_class.merge  # type: ignore[attr-defined]
-        elif operation == "construct" or operation == "stored_bytes":
+        elif operation in ("construct", "stored_bytes"):
             target = spec_class
         elif spec_class is not None:
             target = getattr(spec_class, operation, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,13 @@ from kvconform.reference.wire import (
     config_to_wire,
     deployment_to_wire,
     group_from_wire,
+    group_to_wire,
     spec_from_wire,
     spec_to_wire,
 )
+
+CHANGES_KEPT = 64
+"""Calls in which a planner changed layers whose layers before are kept: more than one case makes."""
 
 __all__ = ["AdapterError", "VllmImplementation"]
 
@@ -36,6 +41,7 @@ class VllmImplementation(Implementation):
     def __init__(self, root: Path | None, name: str) -> None:
         self.adapter = vllm.Adapter(root)
         self.planner = Planner(self.adapter)
+        self._changed: deque[tuple[object, dict[str, Spec]]] = deque(maxlen=CHANGES_KEPT)
         self._operations = self.adapter.operations() | self.planner.operations
         self.name = name
         _, _, self.version = name.partition("==")
@@ -56,8 +62,22 @@ class VllmImplementation(Implementation):
 
     def script(self, calls: Sequence[tuple[str, Mapping[str, Any], Any]], message: str) -> str:
         """The calls as a few lines of plain vLLM Python; ``message`` says what is wrong with them."""
-        wired = [(operation, to_wire(arguments), answer) for operation, arguments, answer in calls]
-        return script(self.adapter, self.name, wired, message)
+        wired = [
+            (operation, to_wire(self._as_given(arguments)), _value_to_wire(answer))
+            for operation, arguments, answer in calls
+        ]
+        return script(self.planner, self.name, wired, message)
+
+    def _as_given(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call as they were before the planner changed layers in them."""
+
+        def before(value: Any) -> Any:
+            if isinstance(value, list | tuple):
+                return [before(inner) for inner in value]
+            changed = (given for layers, given in self._changed if layers is value)
+            return next(changed, value)
+
+        return {name: before(value) for name, value in arguments.items()}
 
     def ask(self, operation: str, **arguments: Any) -> Any:
         """The release's answer to an operation, specs in it as dictionaries."""
@@ -138,7 +158,6 @@ class VllmImplementation(Implementation):
     def merge_side_effects(self, specs: Sequence[Spec]) -> tuple[str, ...]:
         return tuple(self.ask("merge_side_effects", specs=specs))
 
-
     def register_kv_cache_spec(self, kind: str, base: str) -> None:
         self.ask("register_kv_cache_spec", kind=kind, base=base)
 
@@ -149,7 +168,7 @@ class VllmImplementation(Implementation):
         self, layers: Mapping[str, Spec], deployment: Deployment
     ) -> tuple[KVCacheGroupSpec, ...]:
         arguments = to_wire({"layers": layers, "deployment": deployment})
-        with _PutBack([layers], [arguments["layers"]]):
+        with _PutBack([layers], [arguments["layers"]], self._changed):
             groups = self._asked("get_kv_cache_groups", arguments)
         return tuple(group_from_wire(group) for group in groups)
 
@@ -157,7 +176,7 @@ class VllmImplementation(Implementation):
         self, ranks: Sequence[Mapping[str, Spec]], deployment: Deployment, available_memory: Sequence[int]
     ) -> tuple[KVCacheConfig, ...]:
         arguments = to_wire({"ranks": ranks, "deployment": deployment, "available_memory": available_memory})
-        with _PutBack(ranks, arguments["ranks"]):
+        with _PutBack(ranks, arguments["ranks"], self._changed):
             configs = self._asked("get_kv_cache_configs", arguments)
         return tuple(config_from_wire(config) for config in configs)
 
@@ -165,7 +184,7 @@ class VllmImplementation(Implementation):
         self, ranks: Sequence[Mapping[str, Spec]], deployment: Deployment, available_memory: Sequence[int]
     ) -> int:
         arguments = to_wire({"ranks": ranks, "deployment": deployment, "available_memory": available_memory})
-        with _PutBack(ranks, arguments["ranks"]):
+        with _PutBack(ranks, arguments["ranks"], self._changed):
             length: int = self._asked("estimate_max_model_len", arguments)
         return length
 
@@ -208,9 +227,15 @@ PLANNED = (
 class _PutBack:
     """Puts back into mappings of layers whatever was changed in the dictionaries made of them."""
 
-    def __init__(self, ranks: Sequence[Mapping[str, Spec]], wired: Sequence[dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        ranks: Sequence[Mapping[str, Spec]],
+        wired: Sequence[dict[str, Any]],
+        changed: deque[tuple[object, dict[str, Spec]]],
+    ) -> None:
         self._ranks = ranks
         self._wired = wired
+        self._changed = changed
         self._before = [dict(rank) for rank in wired]
 
     def __enter__(self) -> None:
@@ -218,13 +243,18 @@ class _PutBack:
 
     def __exit__(self, *_: object) -> None:
         for rank, after, before in zip(self._ranks, self._wired, self._before, strict=True):
-            if not isinstance(rank, MutableMapping):
+            if not isinstance(rank, MutableMapping) or _unchanged(before, after):
                 continue
+            self._changed.append((rank, dict(rank)))
             for name in before.keys() - after.keys():
                 del rank[name]
             for name, spec in after.items():
                 if spec is not before.get(name):
                     rank[name] = spec_from_wire(spec)
+
+
+def _unchanged(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    return before.keys() == after.keys() and all(after[name] is spec for name, spec in before.items())
 
 
 def to_wire(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -237,6 +267,8 @@ def _value_to_wire(value: Any) -> Any:
         return spec_to_wire(value)
     if isinstance(value, Deployment):
         return deployment_to_wire(value)
+    if isinstance(value, KVCacheGroupSpec):
+        return group_to_wire(value)
     if isinstance(value, KVCacheConfig):
         return config_to_wire(value)
     if isinstance(value, Mapping):

@@ -20,15 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from kvconform.conformance.adapters.vllm import (
-    Adapter,
-    Refused,
-    Settings,
-    Undocumented,
-    Unsupported,
-    load_leniently,
-    reason,
-)
+from kvconform.conformance.adapters import vllm
 
 UTILITIES = "vllm.v1.core.kv_cache_utils"
 PLANNING = "vllm.v1.core.kv_cache_planning"
@@ -36,8 +28,8 @@ MANAGERS = "vllm.v1.core.single_type_kv_cache_manager"
 REGISTRY = "vllm.v1.kv_cache_spec_registry"
 LAYOUTS = "vllm.v1.kv_cache_layout"
 
-SIBLINGS = ("vllm.v1.hisparse.layout",)
-"""Modules of which planning calls a function even where their feature is off."""
+SIBLINGS = ("vllm.v1.hisparse.layout", "vllm.v1.attention.backend")
+"""Modules of which planning uses something even where their feature is off."""
 
 LAYOUT_NAMES = {False: "LBNHC", True: "BLHNC"}
 """By whether layers are packed into one block: the layout that releases with named layouts prefer
@@ -66,7 +58,7 @@ Wire = dict[str, Any]
 class Planner:
     """The planner of the release that an `Adapter` asks."""
 
-    def __init__(self, adapter: Adapter) -> None:
+    def __init__(self, adapter: vllm.Adapter) -> None:
         self.adapter = adapter
         self.release = adapter.release
         self.root = adapter.root
@@ -135,13 +127,15 @@ class Planner:
         `Undocumented` and `Unsupported`.
         """
         if operation not in self.operations:
-            raise Unsupported(f"{FUNCTIONS.get(operation, operation)}, which the release does not define")
+            raise vllm.Unsupported(
+                f"{FUNCTIONS.get(operation, operation)}, which the release does not define"
+            )
         return getattr(self, f"_ask_{operation}")(**arguments)
 
     def _ask_register_kv_cache_spec(self, kind: str, base: str) -> None:
         registry = self._registered()
         if base not in self.release.classes:
-            raise Unsupported(f"kind {base}")
+            raise vllm.Unsupported(f"kind {base}")
         base_class = self.release.classes[base]
         spec_class = self.release.third_party(kind, base)
         # The manager is looked up by the type alone, so a spec need not be built.
@@ -177,7 +171,7 @@ class Planner:
     ) -> int:
         try:
             _, settings = self._configs(ranks, deployment, available_memory, automatic_length=True)
-        except Refused as refusal:
+        except vllm.Refused as refusal:
             if "auto-fit" in str(refusal):
                 return 0
             raise
@@ -214,9 +208,7 @@ class Planner:
     def _ask_get_max_concurrency(self, config: Wire, deployment: Wire) -> float:
         built = self._build_config(config)
         settings = self._settings(deployment, _planned(config))
-        answer: float = self._call(
-            self._function("get_max_concurrency_for_kv_cache_config"), settings, built
-        )
+        answer: float = self._call(self._function("get_max_concurrency_for_kv_cache_config"), settings, built)
         return answer
 
     def _ask_needs_kv_cache_zeroing(self, config: Wire) -> bool:
@@ -231,7 +223,9 @@ class Planner:
             self._manager(group.kv_cache_spec, needs_kv_cache_zeroing=zeroing)
             for group in built.kv_cache_groups
         ]
-        return tuple(self._call(lambda manager=manager: manager.records_new_block_ids) for manager in managers)
+        return tuple(
+            self._call(lambda manager=manager: manager.records_new_block_ids) for manager in managers
+        )
 
     def _ask_max_admission_blocks_per_request(self, spec: Wire, deployment: Wire) -> int:
         # The deployment's lookahead is left out here as at startup: bound/lookahead-counts asks for it.
@@ -248,7 +242,7 @@ class Planner:
                 cap: int | None = getattr(manager, name)
                 break
         else:
-            raise Unsupported(f"{type(manager).__name__}.max_admission_blocks_per_request")
+            raise vllm.Unsupported(f"{type(manager).__name__}.max_admission_blocks_per_request")
         if cap is not None:
             return cap
         # Without a cap admission asks for every block of the whole request at once.
@@ -271,32 +265,54 @@ class Planner:
 
     # The release's functions
 
-    def _function(self, name: str) -> Callable[..., Any]:
-        module = self._module_of(name)
+    def load(self) -> None:
+        """Load all that planning uses and register its kinds, as an engine does before it plans."""
+        self._registered()
+        for module in (UTILITIES, PLANNING, MANAGERS):
+            if self._path(module).exists():
+                self._load(module)
+
+    def reads(self, name: str) -> bool:
+        """Whether the release's planning or its specs mention a configuration value of that name."""
+        modules = (UTILITIES, PLANNING, self.release.module.__name__)
+        return any(re.search(rf"\.{name}\b", self._text(module)) for module in modules)
+
+    def source(self) -> str:
+        """The text of the release's planning modules."""
+        return self._text(UTILITIES) + self._text(PLANNING)
+
+    def module_of(self, function: str) -> str:
+        """The module that defines one of the release's functions."""
+        module = self._module_of(function)
         if module is None:
-            raise Unsupported(f"function {name}")
-        function: Callable[..., Any] = getattr(self._load(module), name)
+            raise vllm.Unsupported(f"function {function}")
+        return module
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        function: Callable[..., Any] = getattr(self._load(self.module_of(name)), name)
         return function
 
     def _load(self, module: str) -> types.ModuleType:
         if module not in sys.modules:
             # Planning warns of every model with filler layers or without a hybrid manager.
             logging.getLogger("vllm").setLevel(logging.ERROR)
-        return load_leniently(module, self.root, siblings=SIBLINGS)
+        return vllm.load_leniently(module, self.root, siblings=SIBLINGS)
 
     def _call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         try:
             return function(*arguments, **named)
-        except (Refused, Unsupported, MemoryError, RecursionError):
+        except (vllm.Refused, vllm.Unsupported, MemoryError, RecursionError):
             raise
+        except ImportError as error:
+            raise vllm.Unsupported(f"{error}, which the planner imports when it is called") from error
         except Exception as error:
             frames = traceback.extract_tb(error.__traceback__)[1:]
             own = [frame for frame in frames if Path(frame.filename).is_relative_to(self.root)]
             if not own:
                 raise
             deliberate = frames[-1] is own[-1] and (frames[-1].line or "").startswith("raise")
-            kind = Refused if isinstance(error, DOCUMENTED) and deliberate else Undocumented
-            raise kind(reason(error, self.root)) from error
+            kind = vllm.Refused if isinstance(error, DOCUMENTED) and deliberate else vllm.Undocumented
+            raise kind(vllm.reason(error, self.root)) from error
 
     def _registered(self) -> Any:
         """The registry of spec classes, filled; None in a release without one."""
@@ -321,7 +337,7 @@ class Planner:
         self._load(UTILITIES)
         build = self._function("get_manager_for_kv_cache_spec")
         base = self._load(MANAGERS).SingleTypeKVCacheManager
-        pool = Settings(
+        pool = vllm.Settings(
             "block_pool",
             {
                 "null_block": None,
@@ -353,21 +369,46 @@ class Planner:
     def _handed_over(
         self, ranks: Sequence[dict[str, Wire]], deployment: Wire, automatic_length: bool = False
     ) -> _HandedOver:
-        layers = [spec for rank in ranks for spec in rank.values()]
-        settings = self._settings(deployment, layers, automatic_length)
-        names = [name for rank in ranks for name in rank]
-        self._speculate(settings, deployment["draft_layers"], names)
+        values = self.model_values(ranks, deployment, automatic_length)
+        settings = vllm.Settings("config", values)
         return _HandedOver(self, ranks, settings, frozenset(deployment["draft_layers"]))
 
-    def _settings(
-        self, deployment: Wire, specs: Sequence[Wire], automatic_length: bool = False
-    ) -> Settings:
-        """The configuration that the engine core would hold for the deployment."""
+    def _settings(self, deployment: Wire, specs: Sequence[Wire]) -> vllm.Settings:
+        return vllm.Settings("config", self.config_values(deployment, specs))
+
+    def model_values(
+        self, ranks: Sequence[Mapping[str, Wire]], deployment: Wire, automatic_length: bool = False
+    ) -> dict[str, Any]:
+        """The configuration, by section, that the engine core holds while it plans a model.
+
+        With ``automatic_length`` the user left the longest length to the planner.
+        """
+        layers = [spec for rank in ranks for spec in rank.values()]
+        values = self.config_values(deployment, layers)
+        if automatic_length:
+            values["model_config"] |= {"original_max_model_len": -1}
+        drafts = deployment["draft_layers"]
+        if drafts:
+            last = [name for rank in ranks for name in rank][-1]
+            values |= {
+                "num_prefill_lookahead_tokens": 1,
+                "speculative_config": {
+                    "method": SPECULATIVE_METHOD if last in drafts else "eagle",
+                    "num_speculative_tokens": 1,
+                    "use_eagle": Returns(True),
+                    "use_eagle_block_drop": Returns(True),
+                    "use_multi_module_mtp": Returns(False),
+                },
+            }
+        return values
+
+    def config_values(self, deployment: Wire, specs: Sequence[Wire]) -> dict[str, Any]:
+        """The configuration, by section, that the engine core holds once these specs are planned."""
         values = self.adapter.config_values(deployment, _together(specs))
         length = values["model_config"]["max_model_len"]
         ranks = deployment["decode_context_parallel"]
         values["model_config"] |= {
-            "original_max_model_len": -1 if automatic_length else length,
+            "original_max_model_len": length,
             "supports_kv_cache_grouping": False,
             "hf_config": {"model_type": ""},
         }
@@ -394,27 +435,28 @@ class Planner:
             "device_config": {"device_type": "cuda"},
         }
         self._lay_out(values, deployment["packed_layout"])
-        return Settings("config", values)
+        return values
 
     def _lay_out(self, values: dict[str, Any], packed: bool) -> None:
         if self._path(LAYOUTS).exists():
             layouts = self._load(LAYOUTS).KVCacheLayout.__members__
             name = LAYOUT_NAMES[packed]
             if name not in layouts:
-                raise Unsupported(f"KV-cache layout {name}")
-            values["cache_config"] |= {"get_resolved_kv_cache_layout": lambda: layouts[name]}
+                raise vllm.Unsupported(f"KV-cache layout {name}")
+            layout = Returns(layouts[name], f"KVCacheLayout.{name}", LAYOUTS)
+            values["cache_config"] |= {"get_resolved_kv_cache_layout": layout}
         elif packed:
             if "enable_cross_layers_blocks" not in self._text(UTILITIES):
-                raise Unsupported("a packed layout")
-            extra = types.MappingProxyType({"enable_cross_layers_blocks": "true"})
-            values["kv_transfer_config"] = {"kv_connector_extra_config": _Whole(extra)}
+                raise vllm.Unsupported("a packed layout")
+            extra = Whole({"enable_cross_layers_blocks": "true"})
+            values["kv_transfer_config"] = {"kv_connector_extra_config": extra}
 
     def _speculate(self, settings: Any, drafts: Sequence[str], names: Sequence[str]) -> None:
         if not drafts:
             return
         method = SPECULATIVE_METHOD if names[-1] in drafts else "eagle"
         settings.num_prefill_lookahead_tokens = 1
-        settings.speculative_config = Settings(
+        settings.speculative_config = vllm.Settings(
             "config.speculative_config",
             {
                 "method": method,
@@ -426,11 +468,23 @@ class Planner:
         )
 
     def build_layer(self, spec: Wire, draft: bool) -> Any:
-        """The release's spec of a layer, marked as a draft model's where it can be."""
+        """The release's spec of a layer, with what later releases have a planner told besides.
+
+        Which layers are a draft model's, and that an alignment holds for the block's start too.
+        """
         built = self.release.build(spec)
-        if draft and any(field.name == "is_draft" for field in dataclasses.fields(built)):
-            return dataclasses.replace(built, is_draft=True)
-        return built
+        told = self.told(spec, draft)
+        return dataclasses.replace(built, **told) if told else built
+
+    def told(self, spec: Wire, draft: bool) -> dict[str, Any]:
+        """What `build_layer` has a planner told besides a spec's own fields."""
+        names = {field.name for field in dataclasses.fields(self.release.module.KVCacheSpec)}
+        told: dict[str, Any] = {}
+        if draft and "is_draft" in names:
+            told["is_draft"] = True
+        if spec.get("alignment") is not None and "block_stride_alignment" in names:
+            told["block_stride_alignment"] = spec["alignment"]
+        return told
 
     def _build_config(self, wire: Wire) -> Any:
         module = self.release.module
@@ -472,7 +526,11 @@ class _HandedOver:
     """The release's specs of some ranks' layers; afterwards what it changed is put back."""
 
     def __init__(
-        self, planner: Planner, ranks: Sequence[dict[str, Wire]], settings: Settings, drafts: frozenset[str]
+        self,
+        planner: Planner,
+        ranks: Sequence[dict[str, Wire]],
+        settings: vllm.Settings,
+        drafts: frozenset[str],
     ) -> None:
         self._planner = planner
         self._ranks = ranks
@@ -482,7 +540,7 @@ class _HandedOver:
         ]
         self._before = [{name: copy.copy(spec) for name, spec in rank.items()} for rank in self._built]
 
-    def __enter__(self) -> tuple[list[dict[str, Any]], Settings]:
+    def __enter__(self) -> tuple[list[dict[str, Any]], vllm.Settings]:
         return self._built, self._settings
 
     def __exit__(self, *_: object) -> None:
@@ -494,18 +552,34 @@ class _HandedOver:
                     rank[name] = self._planner.release.read(spec)
 
 
-class _Whole:
-    """A mapping that is a value of the configuration itself, not a section of it."""
+class Returns:
+    """A method of the configuration that answers one value, written ``text`` in Python."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, value: Any, text: str = "", module: str = "") -> None:
+        self.value = value
+        self.text = text or repr(value)
+        self.module = module
+
+    def __call__(self) -> Any:
+        return self.value
+
+
+class Whole:
+    """A dictionary that is a value of the configuration itself, not a section of it."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
         self.get = values.get
+
+    def __repr__(self) -> str:
+        return repr(self.values)
 
 
 def _construct(made: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     names = {field.name for field in dataclasses.fields(made)}  # type: ignore[arg-type]
     lacking = [name for name in named if name not in names]
     if lacking:
-        raise Unsupported(f"field {getattr(made, '__name__', made)}.{lacking[0]}")
+        raise vllm.Unsupported(f"field {getattr(made, '__name__', made)}.{lacking[0]}")
     return made(*arguments, **named)
 
 
@@ -527,7 +601,10 @@ def _planned(config: Wire) -> list[Wire]:
 
 def _together(specs: Sequence[Wire]) -> Wire:
     """The specs, uniform_types opened, in the form in which one uniform_type holds its layers."""
-    return {"kind": "uniform_type", "kv_cache_specs": [["", layer] for spec in specs for layer in _open(spec)]}
+    return {
+        "kind": "uniform_type",
+        "kv_cache_specs": [["", layer] for spec in specs for layer in _open(spec)],
+    }
 
 
 def _open(spec: Wire) -> Iterator[Wire]:

@@ -45,26 +45,6 @@ class WindowWithoutPlusOne(Engine):
         return cdiv(min(window_tokens(spec, deployment), deployment.max_model_len), spec.block_size)
 
 
-@breaks(
-    "bound/window-suffices",
-    "bound/retained-counts",
-    "bound/in-flight-counts",
-    "bound/lookahead-counts",
-    "bound/monotone",
-    "bound/exact-at-scale",
-    "bound/formula",
-)
-class WindowOfWholeBlocksWithoutPlusOne(Engine):
-    """A window whose tokens fill whole blocks is charged no block more, as if it stood still."""
-
-    def max_blocks_per_request(self, spec: Spec, deployment: Deployment) -> int:
-        bound = super().max_blocks_per_request(spec, deployment)
-        if not isinstance(spec, SlidingWindow):
-            return bound
-        tokens = min(window_tokens(spec, deployment), deployment.max_model_len)
-        return tokens // spec.block_size if tokens % spec.block_size == 0 else bound
-
-
 @breaks("bound/window-is-tight", "bound/exact-at-scale", "bound/formula")
 class WindowWithPlusTwo(Engine):
     """A window is charged a spare block at either end."""
@@ -212,6 +192,17 @@ class LengthRoundedDown(Engine):
         if not isinstance(spec, FullAttention):
             return super().max_blocks_per_request(spec, deployment)
         return deployment.max_model_len // deployment.decode_context_parallel // spec.block_size
+
+
+@breaks("bound/full-is-exact", "bound/dcp-agrees", "bound/monotone", "bound/formula")
+class LeftOverTokensAsBlocks(Engine):
+    """Tokens left over after the whole blocks of a full request are added to them as they are."""
+
+    def max_blocks_per_request(self, spec: Spec, deployment: Deployment) -> int:
+        if not isinstance(spec, FullAttention):
+            return super().max_blocks_per_request(spec, deployment)
+        share = cdiv(deployment.max_model_len, deployment.decode_context_parallel)
+        return share // spec.block_size + share % spec.block_size
 
 
 @breaks("bound/one-number")

@@ -57,9 +57,9 @@ class SinksOfTheFirst(Engine):
     """Sink lengths are not compared: the group has the first layer's."""
 
     def merge(self, specs: Sequence[Spec], kind: str | None = None) -> Spec:
-        if specs and all(isinstance(spec, SinkFullAttention) for spec in specs):
-            return super().merge(alike(specs, sink_len=getattr(specs[0], "sink_len")), kind)
-        return super().merge(specs, kind)
+        sinks = [spec.sink_len for spec in specs if isinstance(spec, SinkFullAttention)]
+        every = bool(sinks) and len(sinks) == len(specs)
+        return super().merge(alike(specs, sink_len=sinks[0]) if every else specs, kind)
 
 
 @breaks("merge/commutative", "merge/keeps-every-field", "merge/keeps-page")
@@ -67,9 +67,9 @@ class HeadsOfTheFirst(Engine):
     """Latents are merged without comparing heads: the group has the first layer's."""
 
     def merge(self, specs: Sequence[Spec], kind: str | None = None) -> Spec:
-        if specs and all(isinstance(spec, LATENT) for spec in specs):
-            return super().merge(alike(specs, num_kv_heads=getattr(specs[0], "num_kv_heads")), kind)
-        return super().merge(specs, kind)
+        heads = [spec.num_kv_heads for spec in specs if isinstance(spec, LATENT)]
+        every = bool(heads) and len(heads) == len(specs)
+        return super().merge(alike(specs, num_kv_heads=heads[0]) if every else specs, kind)
 
 
 @breaks("merge/keeps-every-field", "merge/keeps-page")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeGuard
 
 from kvconform.conformance.miniatures.registry import Engine, breaks
 from kvconform.reference.arithmetic import product, round_up
@@ -25,10 +26,11 @@ def has_padding(spec: Spec) -> bool:
     return padded or getattr(spec, "alignment", None) is not None or isinstance(spec, UniformType)
 
 
-def is_dense(spec: Spec) -> bool:
+def is_dense(spec: Spec) -> TypeGuard[AttentionSpec]:
     """Whether a page's bytes follow from heads, head size and element type alone."""
-    plain = isinstance(spec, AttentionSpec) and not has_padding(spec)
-    return plain and spec.num_head_slots is None and spec.state_content_bytes is None
+    if not isinstance(spec, AttentionSpec) or has_padding(spec):
+        return False
+    return spec.num_head_slots is None and spec.state_content_bytes is None
 
 
 @breaks("page/padded-covers-unpadded")
@@ -64,8 +66,8 @@ class HeadSlotsIgnored(Engine):
     """The unpadded page counts KV heads where the backend has another number of slots."""
 
     def unpadded_page_size_bytes(self, spec: Spec) -> int:
-        slots = {} if isinstance(spec, Mamba | UniformType) else {"num_head_slots": None}
-        return super().unpadded_page_size_bytes(replace(spec, **slots))
+        one_per_head = replace(spec, num_head_slots=None) if isinstance(spec, AttentionSpec) else spec
+        return super().unpadded_page_size_bytes(one_per_head)
 
     def real_page_size_bytes(self, spec: Spec) -> int:
         return self.unpadded_page_size_bytes(spec)
@@ -112,13 +114,12 @@ class ShapesPairedToTheShorter(Engine):
 
 @breaks("page/aligned", "resize/like-fresh", "merge/keeps-page")
 class AlignedDownwards(Engine):
-    """An aligned page is rounded down once it fills one alignment, and only a resized or merged spec records it rounded up."""
+    """An aligned page is rounded down, though what a resized or merged spec records is rounded up."""
 
     def page_size_bytes(self, spec: Spec) -> int:
-        alignment = getattr(spec, "alignment", None)
-        if alignment is None or getattr(spec, "page_size_padded", None) is not None:
+        if not isinstance(spec, LATENT) or spec.alignment is None or spec.page_size_padded is not None:
             return super().page_size_bytes(spec)
-        return max(1, unpadded_page_size_bytes(spec) // alignment) * alignment
+        return max(1, unpadded_page_size_bytes(spec) // spec.alignment) * spec.alignment
 
 
 @breaks("page/aligned")
@@ -126,10 +127,9 @@ class AlignedOneTooMany(Engine):
     """A page that is aligned already gets a whole alignment on top."""
 
     def page_size_bytes(self, spec: Spec) -> int:
-        alignment = getattr(spec, "alignment", None)
-        if alignment is None or getattr(spec, "page_size_padded", None) is not None:
+        if not isinstance(spec, LATENT) or spec.alignment is None or spec.page_size_padded is not None:
             return super().page_size_bytes(spec)
-        return (unpadded_page_size_bytes(spec) // alignment + 1) * alignment
+        return (unpadded_page_size_bytes(spec) // spec.alignment + 1) * spec.alignment
 
 
 @breaks("page/whole-states")
@@ -158,8 +158,9 @@ class HeadsSplitWhereDivisible(Engine):
 
     def page_size_bytes(self, spec: Spec) -> int:
         page = super().page_size_bytes(spec)
-        divisible = is_dense(spec) and not isinstance(spec, LATENT) and getattr(spec, "num_kv_heads") % 8 == 0
-        return page // 8 if divisible else page
+        if is_dense(spec) and not isinstance(spec, LATENT) and spec.num_kv_heads % 8 == 0:
+            return page // 8
+        return page
 
 
 @breaks("page/real-is-unpadded")
@@ -181,8 +182,8 @@ class MissingValueHeadIsNone(Engine):
     """A V head size that is left out counts as no V at all."""
 
     def page_size_bytes(self, spec: Spec) -> int:
-        if is_dense(spec) and getattr(spec, "head_size_v") is None:
-            return super().page_size_bytes(replace(spec, head_size_v=0))  # type: ignore[call-arg]
+        if is_dense(spec) and spec.head_size_v is None:
+            return super().page_size_bytes(replace(spec, head_size_v=0))
         return super().page_size_bytes(spec)
 
 
@@ -241,11 +242,10 @@ class ContentInWholeVectors(Engine):
     """A state's content is counted in whole vectors of 16 bytes, rounded down."""
 
     def page_size_bytes(self, spec: Spec) -> int:
-        if not is_dense(spec) or isinstance(spec, LATENT):
-            return super().page_size_bytes(spec)
-        assert isinstance(spec, AttentionSpec)
-        content = self.state_content_size_bytes(spec) // 16 * 16
-        return head_slots(spec) * states_per_block(spec) * content
+        if is_dense(spec) and not isinstance(spec, LATENT):
+            content = self.state_content_size_bytes(spec) // 16 * 16
+            return head_slots(spec) * states_per_block(spec) * content
+        return super().page_size_bytes(spec)
 
 
 @breaks("page/exact-at-scale")
@@ -253,8 +253,7 @@ class ElementsInDoubles(Engine):
     """The elements of a token are multiplied as doubles."""
 
     def page_size_bytes(self, spec: Spec) -> int:
-        if not is_dense(spec):
-            return super().page_size_bytes(spec)
-        assert isinstance(spec, AttentionSpec)
-        elements = int(float(spec.num_kv_heads) * (spec.head_size + spec.value_head_size))
-        return elements * states_per_block(spec) * DTYPE_BYTES[spec.dtype]
+        if is_dense(spec):
+            elements = int(float(spec.num_kv_heads) * (spec.head_size + spec.value_head_size))
+            return elements * states_per_block(spec) * DTYPE_BYTES[spec.dtype]
+        return super().page_size_bytes(spec)

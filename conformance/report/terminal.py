@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import shlex
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any
 
-from kvconform.conformance.exits import BROKEN, CONFORMS, INCOMPLETE, VIOLATED
-from kvconform.conformance.report.document import VERDICTS, Asked, Report, Result, Subject
+from kvconform.conformance.report.document import VERDICTS, Asked, Report, Result
+from kvconform.conformance.report.words import (
+    describe_amount,
+    describe_asked,
+    describe_case,
+    describe_exit,
+    describe_known,
+    describe_subject,
+    find_failures,
+    find_sentence,
+    rerun_line,
+)
 from kvconform.properties.law import CATALOGUE, NO_KIND, SEVERITIES
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -21,13 +28,11 @@ STYLES = {
     "broken": "bold magenta",
     "violated": "bold red",
     "inconclusive": "yellow",
+    "expected": "yellow",
     "unsupported": "dim",
     "held": "green",
     "proved": "bold green",
 }
-
-SHORT_CASE = 10
-"""Draws up to which a case is shown whole; a longer one without what is absent, false or zero."""
 
 LAST_ASKED = 6
 """Questions of a failing run that are shown: the last ones led to the verdict."""
@@ -37,26 +42,24 @@ INDENT = (0, 0, 0, 2)
 
 def show_report(console: Console, report: Report) -> None:
     """Print a run."""
-    shown = ("broken", "violated", "inconclusive")
-    failures = [result for result in report.results if result.verdict in shown]
-    # Worst first, and what fails the run before what is only reported.
-    failures.sort(key=lambda one: (VERDICTS.index(one.verdict), one.severity not in report.fail_on))
+    failures = find_failures(report)
     for (verdict, _), group in groupby(failures, key=lambda result: (result.verdict, result.law)):
         first, *others = group
         show_result(console, first, report.stderr.get(f"{first.law} {first.kind}", ""))
         if others:
             console.print(Padding(Text(f"{verdict} on {len(others)} more:", style="bold"), INDENT))
             console.print(Padding(_others(others), INDENT))
-            _show_paste(console, "in full", _again(report, others))
+            _show_paste(console, "in full", rerun_line(report, others))
             console.print()
+    _show_expected(console, report)
     _show_unsupported(console, report.results)
     _show_held(console, report.results)
+    _show_findings(console, report)
     _show_summary(console, report)
 
 
 def show_result(console: Console, result: Result, stderr: str = "") -> None:
     """Print one result with its case, what was asked and the lines that reproduce it."""
-    law = CATALOGUE[result.law]
     title = Text.assemble(
         (result.verdict.upper(), STYLES[result.verdict]),
         ("  " + result.law, "bold"),
@@ -64,11 +67,11 @@ def show_result(console: Console, result: Result, stderr: str = "") -> None:
         "" if result.kind == NO_KIND else f"  {result.kind}",
     )
     console.print(Rule(title, align="left", characters="-", style="dim"))
-    console.print(Padding(Text(law.sentence, style="italic"), INDENT))
+    console.print(Padding(Text(find_sentence(result.law), style="italic"), INDENT))
     if result.message:
         console.print(Padding(Text(result.message, style="bold"), INDENT))
     if result.case:
-        _show_section(console, "case", _case_lines(result.case))
+        _show_section(console, "case", map(Text, describe_case(result.case)))
     if result.asked:
         _show_section(console, "asked", _asked_lines(result.asked))
     if result.reproduce:
@@ -91,38 +94,12 @@ def _show_paste(console: Console, title: str, text: str) -> None:
     console.print(Text(text.rstrip("\n")), soft_wrap=True)
 
 
-def _case_lines(case: Mapping[str, Any]) -> Iterator[Text]:
-    """One line per thing drawn: ``spec.block_size`` and its like stand together behind ``spec``."""
-    shown = {
-        name: value
-        for name, value in case.items()
-        if len(case) <= SHORT_CASE or value not in (None, False, 0, "none", "nothing")
-    }
-    things: dict[str, list[str]] = {}
-    for name, value in shown.items():
-        thing, _, field = name.rpartition(".")
-        # The empty string would not be seen.
-        things.setdefault(thing, []).append(f"{field}={value if value != '' else repr(value)}")
-    for thing, fields in things.items():
-        text = " ".join(fields)
-        for line in textwrap.wrap(f"{thing}: {text}" if thing else text, 90, subsequent_indent="  "):
-            yield Text(line)
-
-
-def _again(report: Report, results: Sequence[Result]) -> str:
-    """The command that asks only these, and so shows them in full one by one."""
-    kinds = ",".join(result.kind for result in results)
-    selected = ["--laws", results[0].law, "--kinds", kinds, "--seed", str(report.seed)]
-    amount = ["--profile", report.profile, "--examples", str(report.examples)]
-    return shlex.join(["kvconform", "run", report.implementation.address, *selected, *amount])
-
-
 def _asked_lines(asked: Sequence[Asked]) -> Iterator[RenderableType]:
     """Each question, where it is answered, and the answer: behind it or, if long, below."""
     if len(asked) > LAST_ASKED:
         yield Text(f"... {len(asked) - LAST_ASKED} before")
     for one in asked[-LAST_ASKED:]:
-        question = Text(f"{one.operation}({one.arguments})" if one.arguments else one.operation)
+        question = Text(describe_asked(one))
         question.append("  ").append(one.location, "cyan")
         answer = f"-> {one.answer}"
         if len(question) + len(answer) < 80:
@@ -139,6 +116,29 @@ def _others(results: Sequence[Result]) -> Table:
     for result in results:
         table.add_row(result.kind, Text(result.message))
     return table
+
+
+def _show_expected(console: Console, report: Report) -> None:
+    known = describe_known(report)
+    if not known:
+        return
+    table = Table(box=None, title="expected: violated, and known to be", title_justify="left", pad_edge=False)
+    table.add_column("law", no_wrap=True)
+    table.add_column("kinds")
+    table.add_column("known")
+    for law, kinds, why in known:
+        table.add_row(law, _listed(law, kinds), Text(why))
+    console.print(table)
+    console.print()
+
+
+def _show_findings(console: Console, report: Report) -> None:
+    if not report.findings:
+        return
+    console.print(Text(f"not as {report.expectations} expects:", style="bold red"))
+    for finding in report.findings:
+        console.print(Text(finding.describe()), soft_wrap=True)
+    console.print()
 
 
 def _show_unsupported(console: Console, results: Sequence[Result]) -> None:
@@ -177,20 +177,22 @@ def _show_held(console: Console, results: Sequence[Result]) -> None:
     table.add_column("kinds")
     table.add_column("examples", justify="right")
     for id, of_law in held.items():
-        table.add_row(id, _kinds(id, of_law), str(sum(result.examples for result in of_law)))
+        kinds = [result.kind for result in of_law]
+        table.add_row(id, _listed(id, kinds), str(sum(result.examples for result in of_law)))
     console.print(table)
     console.print()
 
 
-def _kinds(id: str, held: Sequence[Result]) -> str:
-    kinds = CATALOGUE[id].kinds
-    if kinds == (NO_KIND,):
+def _listed(id: str, kinds: Sequence[str]) -> str:
+    """The kinds in few words, of all that the law is about."""
+    about = CATALOGUE[id].kinds if id in CATALOGUE else ()
+    if list(kinds) == [NO_KIND]:
         return ""
-    if len(held) == len(kinds) and len(kinds) > 2:
+    if len(kinds) == len(about) and len(kinds) > 2:
         return f"all {len(kinds)}"
-    if len(held) <= 3:
-        return ", ".join(result.kind for result in held)
-    return f"{len(held)} of {len(kinds)}"
+    if len(kinds) <= 3 or not about:
+        return ", ".join(kinds)
+    return f"{len(kinds)} of {len(about)}"
 
 
 def _show_summary(console: Console, report: Report) -> None:
@@ -210,19 +212,6 @@ def _show_summary(console: Console, report: Report) -> None:
     console.print(table)
     if any(severity not in report.fail_on for severity in severities):
         console.print("* reported only: does not fail the run (--fail-on)")
-    ending = {
-        CONFORMS: "conforms",
-        VIOLATED: "does not conform",
-        INCOMPLETE: "inconclusive" if report.complete else "incomplete",
-        BROKEN: "broken: the implementation, its adapter or a law fell over",
-    }[report.exit]
-    done = f"{len(report.results)} of {report.selected} pairs of law and kind accounted for"
-    amount = f"profile {report.profile}, {report.examples} examples, seed {report.seed}"
     console.print()
-    console.print(Text(f"{_name(report.implementation)}: {ending}"))
-    console.print(Text(f"{done}; {amount}; exit {report.exit}"))
-
-
-def _name(subject: Subject) -> str:
-    more = [part for part in (subject.name, subject.version) if part and part not in subject.address]
-    return f"{subject.address} ({' '.join(more)})" if more else subject.address
+    console.print(Text(f"{describe_subject(report.implementation)}: {describe_exit(report)}"))
+    console.print(Text(describe_amount(report)))

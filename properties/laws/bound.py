@@ -44,7 +44,7 @@ def step(given: Given, spec: Spec, lookahead: int = 0) -> tuple[Deployment, int,
     slots are reserved past it.
     """
     settled = given.integer("settled", typical=(*edges(spec), *TYPICAL_TOKENS[::3]))
-    in_flight = given.integer("in_flight", at_least=1, typical=(*fills(spec, lookahead), *TYPICAL_TOKENS[::3]))
+    in_flight = given.tokens("in_flight", at_least=1)
     reached = tuple((in_flight + lookahead) * steps for steps in range(1, 9))
     beyond = given.integer("length_beyond_settled", at_least=1, typical=(*reached, *TYPICAL_TOKENS[::3]))
     deployment = Deployment(
@@ -56,20 +56,12 @@ def step(given: Given, spec: Spec, lookahead: int = 0) -> tuple[Deployment, int,
 def edges(spec: Spec) -> tuple[int, ...]:
     """Settled tokens at which what may be freed is about to change: worth meeting more often."""
     if isinstance(spec, ChunkedLocalAttention):
-        ends = [spec.attention_chunk_size * chunks for chunks in range(1, 12)]
-        return (*ends, *(end - 1 for end in ends))
+        ends = [spec.attention_chunk_size * chunks for chunks in range(1, 24)]
+        return (*ends[:4], *(end - 1 for end in ends))
     if isinstance(spec, SlidingWindow):
         start = spec.sliding_window - 1 + spec.extra_retained_tokens
         return tuple(start + spec.block_size * blocks - 1 for blocks in range(1, 24))
     return ()
-
-
-def fills(spec: Spec, placed: int) -> tuple[int, ...]:
-    """Tokens that, beside those kept and `placed`, make whole blocks: there, one more starts another."""
-    if not isinstance(spec, SlidingWindow):
-        return ()
-    kept = spec.sliding_window - 1 + spec.extra_retained_tokens + placed
-    return tuple(spec.block_size * blocks - kept for blocks in range(1, 13))
 
 
 @law("bound/window-suffices", severity="safety", kinds=WINDOW_KINDS, needs=NEEDS, proved=True, reports=("vllm#39734",))
@@ -280,16 +272,13 @@ def monotone(implementation: Implementation, given: Given) -> None:
     kind by whole factors: a chunk that no longer ends where a block does may truly need one more.
     """
     spec = drawn.spec(given, **PLAIN)
-    # Windows of whole blocks, in requests long enough to fill them: there a block more makes a step.
-    long = [spec.block_size * blocks for blocks in range(13, 25)]
-    deployment = drawn.deployment(given, lengths=long, budgets=fills(spec, 0))
+    deployment = drawn.deployment(given)
     has = implementation.fields(given.kind)
     grown = given.choice("grown", [name for name in GROWN[given.kind] if name.startswith("max_") or name in has])
     larger_spec: Spec = spec
     larger = deployment
-    filling = fills(spec, deployment.in_flight_tokens)
     if grown.startswith("max_"):
-        by = given.integer("by", at_least=1, typical=(*filling, *TYPICAL_TOKENS))
+        by = given.tokens("by", at_least=1)
         larger = replace(deployment, **{grown: getattr(deployment, grown) + by})
     elif given.kind in CHUNKED:
         factor = given.choice("factor", (2, 3, 4))
@@ -297,7 +286,7 @@ def monotone(implementation: Implementation, given: Given) -> None:
         larger_spec = replace(spec, **{grown: getattr(spec, grown) + by})
     else:
         ratio = getattr(spec, "compress_ratio", 1) if grown == "block_size" else 1
-        by = given.integer("by", at_least=ratio, multiple_of=ratio, typical=filling)
+        by = given.integer("by", at_least=ratio, multiple_of=ratio)
         larger_spec = replace(spec, **{grown: getattr(spec, grown) + by})
     try:
         bound = implementation.max_blocks_per_request(spec, deployment)

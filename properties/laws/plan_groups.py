@@ -10,7 +10,8 @@ from kvconform.properties.law import ensure, ensure_equal, law
 from kvconform.reference import grouping, pages
 from kvconform.reference.arithmetic import cdiv
 from kvconform.reference.grouping import KVCacheGroupSpec
-from kvconform.reference.interface import Implementation, Refused
+from kvconform.reference.interface import Implementation, Refused, Undocumented, Unsupported
+from kvconform.reference.promotion import full_kind
 from kvconform.reference.specs import AttentionSpec, Spec, UniformType, field_names
 from kvconform.reference.uniform import Registry
 
@@ -46,8 +47,9 @@ def every_layer_once(implementation: Implementation, given: Given) -> None:
     A layer left out has no memory; one in two groups is written through two block tables.
     """
     whole = model(given)
+    available = memory(given, whole)
     try:
-        configs = implementation.get_kv_cache_configs(whole.ranks, whole.deployment, memory(given, whole))
+        configs = implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, available)
     except Refused:
         given.reject()
     for index, (rank, config) in enumerate(zip(whole.ranks, configs, strict=True)):
@@ -64,16 +66,20 @@ def every_layer_once(implementation: Implementation, given: Given) -> None:
 def total(implementation: Implementation, given: Given) -> None:
     """Every set of layers is planned, or refused with the planner's own documented refusal.
 
-    With memory for a request and pages that divide one another there is nothing to refuse. For
-    other pages a refusal is an answer, an exception from the depths of the planner is none.
+    With the hybrid manager, memory for a request and pages that divide one another there is nothing
+    to refuse. Elsewhere a refusal is an answer, an exception from the depths of the planner is none.
     """
     whole = model(given)
     if given.flag("without_hybrid_manager"):
         whole = whole.deployed(hybrid_kv_cache_manager=False)
     available = memory(given, whole)
     try:
-        implementation.get_kv_cache_configs(whole.ranks, whole.deployment, available)
+        implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, available)
+    except Undocumented as fall:
+        ensure(False, f"the planner fell over: {fall}")
     except Refused as refusal:
+        if not whole.deployment.hybrid_kv_cache_manager or not pages_divide(whole):
+            return
         try:
             grouping_of_reference(whole)
         except Refused:
@@ -81,11 +87,19 @@ def total(implementation: Implementation, given: Given) -> None:
         # The reference plans it. So much memory leaves room for any other way of counting blocks.
         plenty = [4 * bytes_ + (1 << 40) for bytes_ in available]
         try:
-            implementation.get_kv_cache_configs(whole.ranks, whole.deployment, plenty)
+            implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, plenty)
         except Refused:
             ensure(False, f"refused a model that can be planned: {refusal}")
+    except Unsupported:
+        raise
     except Exception as error:
         ensure(False, f"the planner fell over: {type(error).__name__}: {error}")
+
+
+def pages_divide(whole: Model) -> bool:
+    """Whether every layer's page divides the largest one."""
+    sizes = {pages.page_size_bytes(spec) for spec in whole.layers().values()}
+    return all(max(sizes) % size == 0 for size in sizes)
 
 
 def grouping_of_reference(whole: Model) -> tuple[KVCacheGroupSpec, ...]:
@@ -199,7 +213,8 @@ def implementation_page(implementation: Implementation, spec: Spec) -> int:
 def pages_unified(implementation: Implementation, given: Given) -> None:
     """Growing a block or padding ends with equal pages and keeps every other field.
 
-    Tensors are shared page by page: groups of unequal pages would run into one another.
+    Tensors are shared page by page: groups of unequal pages would run into one another. A local
+    layer may be planned as its full kind instead, and keeps the fields of that.
     """
     whole = model(given, layouts=("shared",), partitions=ONE_RANK)
     groups = groups_of(implementation, given, whole)
@@ -208,16 +223,19 @@ def pages_unified(implementation: Implementation, given: Given) -> None:
         sizes = {name: implementation_page(implementation, spec) for name, spec in planned.items()}
         ensure(len(set(sizes.values())) == 1, f"pages of layers that share tensors: got {sizes}, not equal")
     for name, spec in whole.layers().items():
+        kept = spec if planned[name].kind == spec.kind else full_kind(spec)
+        has = implementation.fields(kept.kind)
         changed = [
             field.name
-            for field in fields(spec)
-            if getattr(spec, field.name) != getattr(planned[name], field.name, None)
+            for field in fields(kept)
+            if field.name in has
+            and getattr(kept, field.name) != getattr(planned[name], field.name, None)
             and field.name not in ("block_size", "page_size_padded")
         ]
         ensure(
-            spec.kind == planned[name].kind and not changed,
+            kept.kind == planned[name].kind and not changed,
             f"{name}: planned as {planned[name].kind} with {', '.join(changed) or 'no field'} changed, "
-            f"wanted {spec.kind} with nothing but block size and padding changed",
+            f"wanted {kept.kind} with nothing but block size and padding changed",
         )
 
 
@@ -239,8 +257,8 @@ def order_free(implementation: Implementation, given: Given) -> None:
     layers = whole.layers()
     again = replace(whole, ranks=({name: layers[name] for name in reordered[chosen]},))
     try:
-        (one,) = implementation.get_kv_cache_configs(whole.ranks, whole.deployment, available)
-        (other,) = implementation.get_kv_cache_configs(again.ranks, again.deployment, available)
+        (one,) = implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, available)
+        (other,) = implementation.get_kv_cache_configs(again.handed_over(), again.deployment, available)
     except Refused:
         given.reject()
     ensure_equal(

@@ -20,8 +20,9 @@ CONFIGS = ("get_kv_cache_configs",)
 
 def planned(implementation: Implementation, given: Given, whole: Model) -> tuple[KVCacheConfig, ...]:
     """The configurations of a model with memory for at least a request; a refusal gives up the run."""
+    available = memory(given, whole)
     try:
-        return implementation.get_kv_cache_configs(whole.ranks, whole.deployment, memory(given, whole))
+        return implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, available)
     except Refused:
         given.reject()
 
@@ -29,8 +30,14 @@ def planned(implementation: Implementation, given: Given, whole: Model) -> tuple
 def placed(
     implementation: Implementation, given: Given, whole: Model
 ) -> Iterator[tuple[int, KVCacheConfig, tuple[Placement, ...]]]:
-    """Each rank's configuration and where its layers lie."""
+    """Each rank's configuration and where its layers lie.
+
+    A plan whose tensors name another rank's layers gives up the run: plan/own-layers-only is about
+    those, and here they have no page.
+    """
     for rank, config in enumerate(planned(implementation, given, whole)):
+        owned = {name for group in config.kv_cache_groups for name in group.layer_names}
+        given.assume(all(name in owned for tensor in config.kv_cache_tensors for name in tensor.names()))
         yield rank, config, placements(config, lambda spec: implementation_page(implementation, spec))
 
 

@@ -31,7 +31,7 @@ def planned(
 ) -> tuple[KVCacheConfig, ...]:
     """The configurations of a model; a refusal gives up the run."""
     try:
-        return implementation.get_kv_cache_configs(whole.ranks, whole.deployment, available)
+        return implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, available)
     except Refused:
         given.reject()
 
@@ -125,7 +125,7 @@ def monotone(implementation: Implementation, given: Given) -> None:
     ampler = [bytes_ + more for bytes_ in available]
     fewer = planned(implementation, given, whole, available)[0].num_blocks
     try:
-        got = implementation.get_kv_cache_configs(whole.ranks, whole.deployment, ampler)[0].num_blocks
+        got = implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, ampler)[0].num_blocks
     except Refused as refusal:
         ensure(False, f"planned with {available} bytes but refused with {more} more: {refusal}")
     ensure(got >= fewer, f"blocks: got {got} with {more} bytes more a rank, wanted at least {fewer}")
@@ -149,7 +149,7 @@ def override_checked(implementation: Implementation, given: Given) -> None:
     given.assume(blocks >= 1)
     overridden = whole.deployed(num_gpu_blocks_override=blocks)
     try:
-        configs = implementation.get_kv_cache_configs(overridden.ranks, overridden.deployment, available)
+        configs = implementation.get_kv_cache_configs(whole.handed_over(), overridden.deployment, available)
     except Refused as refusal:
         ensure(blocks < needed + 4096, f"refused an override of {blocks} blocks, {needed} needed: {refusal}")
         return
@@ -184,7 +184,7 @@ def check_counts_all(implementation: Implementation, given: Given) -> None:
 @law(
     "plan/startup-implies-admission",
     severity="safety",
-    needs=(*CONFIGS, "max_admission_blocks_per_request"),
+    needs=(*CONFIGS, "generate_scheduler_kv_cache_config", "max_admission_blocks_per_request"),
     proved=True,
     reports=("vllm#39734", "vllm#47272"),
 )
@@ -196,14 +196,19 @@ def startup_implies_admission(implementation: Implementation, given: Given) -> N
     """
     whole = model(given)
     available = memory(given, whole, spare_blocks=given.choice("spare_blocks", TOO_LITTLE))
-    config = planned(implementation, given, whole, available)[0]
+    configs = planned(implementation, given, whole, available)
+    config = configs[0]
     deployment = whole.deployment
     taken, why = withheld(config)
     usable = config.num_blocks - taken
-    asked = sum(
-        implementation.max_admission_blocks_per_request(group.kv_cache_spec, deployment)
-        for group in config.kv_cache_groups
-    )
+    view = implementation.generate_scheduler_kv_cache_config(configs)
+    try:
+        asked = sum(
+            implementation.max_admission_blocks_per_request(group.kv_cache_spec, deployment)
+            for group in view.kv_cache_groups
+        )
+    except Refused as refusal:
+        ensure(False, f"startup accepted the model, and then nothing can be admitted to it: {refusal}")
     ensure(
         asked <= usable,
         f"admission asks for {asked} blocks, wanted at most {usable} = {config.num_blocks} less {why}",
@@ -249,7 +254,7 @@ def cheaper_is_not_worse(implementation: Implementation, given: Given) -> None:
     )
     wide = planned(implementation, given, whole, available)[0]
     try:
-        small = implementation.get_kv_cache_configs(cheaper.ranks, cheaper.deployment, available)[0]
+        small = implementation.get_kv_cache_configs(cheaper.handed_over(), cheaper.deployment, available)[0]
     except Refused as refusal:
         ensure(False, f"planned with {spec.dtype} pages but refused with smaller ones in {chosen}: {refusal}")
     ensure(
@@ -297,7 +302,7 @@ def longest_fits(implementation: Implementation, given: Given) -> None:
     shorter = given.tokens("shorter", at_least=1, at_most=whole.deployment.max_model_len)
     available = memory(given, whole.deployed(max_model_len=shorter))
     try:
-        longest = implementation.estimate_max_model_len(whole.ranks, whole.deployment, available)
+        longest = implementation.estimate_max_model_len(whole.handed_over(), whole.deployment, available)
     except Refused:
         given.reject()
     asked = whole.deployment.max_model_len
@@ -316,7 +321,7 @@ def starts_with(
     """Whether the model is planned for requests of a length, and why not."""
     deployment = replace(whole.deployment, max_model_len=length)
     try:
-        implementation.get_kv_cache_configs(whole.ranks, deployment, available)
+        implementation.get_kv_cache_configs(whole.handed_over(), deployment, available)
     except Refused as refusal:
         return False, str(refusal)
     return True, ""
@@ -333,7 +338,7 @@ def no_layers(implementation: Implementation, given: Given) -> None:
         deployment=Deployment(max_model_len=given.tokens("max_model_len", at_least=1)),
     )
     available = [given.integer(f"rank.{index}.bytes", at_least=1) for index in range(len(whole.ranks))]
-    configs = implementation.get_kv_cache_configs(whole.ranks, whole.deployment, available)
+    configs = implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, available)
     for config in configs:
         ensure_equal(config.num_blocks, 1, "blocks of a model without cache", "the null block alone")
         ensure_equal(len(config.kv_cache_tensors), 0, "tensors of a model without cache", "nothing to hold")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from kvconform.properties.drawn_models import Model, memory, model
+from kvconform.properties.drawn_models import WRAPPED, Model, memory, model
 from kvconform.properties.given import Given
 from kvconform.properties.law import ensure, ensure_equal, law
 from kvconform.reference.grouping import KVCacheGroupSpec
@@ -18,7 +18,6 @@ from kvconform.reference.zeroing import inner_specs
 
 CONFIGS = ("get_kv_cache_configs",)
 SEVERAL = ("pipeline", "tensor")
-WRAPPED = ("full, full", "latent, full", "full", "latent", "mamba, mamba", "full, sliding", "full, mamba")
 
 
 def planned(
@@ -26,7 +25,7 @@ def planned(
 ) -> tuple[KVCacheConfig, ...]:
     """The configurations of a model; a refusal gives up the run."""
     try:
-        return implementation.get_kv_cache_configs(whole.ranks, whole.deployment, available)
+        return implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, available)
     except Refused:
         given.reject()
 
@@ -58,13 +57,13 @@ def ranks_agree(implementation: Implementation, given: Given) -> None:
     whole = model(given, partitions=SEVERAL, pages=("dividing",))
     available = memory(given, whole)
     try:
-        configs = implementation.get_kv_cache_configs(whole.ranks, whole.deployment, available)
+        configs = implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, available)
     except Refused as refusal:
         joined = Model(ranks=(whole.layers(),), deployment=whole.deployment)
         planned(implementation, joined, [sum(available)], given)
         plenty = [bytes_ * 4 + (1 << 40) for bytes_ in available]
         try:
-            configs = implementation.get_kv_cache_configs(whole.ranks, whole.deployment, plenty)
+            configs = implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, plenty)
         except Refused:
             ensure(False, f"planned on one rank, but refused on {len(whole.ranks)}: {refusal}")
     ensure_equal(len(configs), len(whole.ranks), "configurations", "one for each rank")
@@ -99,17 +98,20 @@ def leaves_inputs(implementation: Implementation, given: Given) -> None:
     if given.flag("without_hybrid_manager"):
         whole = whole.deployed(hybrid_kv_cache_manager=False)
     available = memory(given, whole)
-    before = [dict(rank) for rank in whole.ranks]
+    ranks, before = whole.handed_over(), whole.handed_over()
     layers = whole.layers()
-    configs = planned(implementation, whole, available, given)
-    unchanged(whole.ranks, before, "planning")
+    try:
+        configs = implementation.get_kv_cache_configs(ranks, whole.deployment, available)
+    except Refused:
+        given.reject()
+    unchanged(ranks, before, "planning")
     scheduler = implementation.generate_scheduler_kv_cache_config(configs)
     implementation.get_kv_cache_groups(layers, whole.deployment)
     unchanged([layers], [{name: spec for rank in before for name, spec in rank.items()}], "grouping")
     shorter = [bytes_ // 2 + 1 for bytes_ in available]
     with suppress(Refused):  # nothing may fit that little
-        implementation.estimate_max_model_len(whole.ranks, whole.deployment, shorter)
-    unchanged(whole.ranks, before, "estimating the longest length")
+        implementation.estimate_max_model_len(ranks, whole.deployment, shorter)
+    unchanged(ranks, before, "estimating the longest length")
     again = planned_again(implementation, whole, available)
     ensure(again == configs, "planned again after grouping and estimating: got another plan, wanted the same")
     ensure(
@@ -130,7 +132,7 @@ def planned_again(
 ) -> tuple[KVCacheConfig, ...] | str:
     """The configurations, or the refusal where the first time there was none."""
     try:
-        return implementation.get_kv_cache_configs(whole.ranks, whole.deployment, available)
+        return implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, available)
     except Refused as refusal:
         return str(refusal)
 

@@ -9,7 +9,7 @@ from kvconform.properties import drawn
 from kvconform.properties.given import Given
 from kvconform.properties.law import ensure, ensure_equal, law
 from kvconform.reference.deployment import Deployment
-from kvconform.reference.interface import Implementation, Refused
+from kvconform.reference.interface import Implementation, Refused, Unsupported
 from kvconform.reference.residency import freed_blocks, held_blocks
 from kvconform.reference.specs import KINDS, AttentionSpec, Spec, field_names
 from kvconform.reference.uniform import BASES, third_party
@@ -186,6 +186,10 @@ def total(implementation: Implementation, given: Given) -> None:
     asked = described(specs) or "no layers"
     try:
         answer: object = implementation.is_uniform_type(specs)
+    except Unsupported:
+        raise
+    except Refused as refusal:
+        answer = str(refusal)
     except Exception as error:
         answer = f"{type(error).__name__}: {error}"
     ensure(isinstance(answer, bool), f"is_uniform_type({asked}): got {answer}, wanted True or False")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvconform.properties.drawn_models import Model, memory, model
+from kvconform.properties.drawn_models import HYBRIDS, WRAPPED, Model, memory, model
 from kvconform.properties.given import Given
 from kvconform.properties.law import ensure, ensure_equal, law
 from kvconform.reference.grouping import KVCacheGroupSpec
@@ -91,13 +91,15 @@ def only_when_needed(implementation: Implementation, given: Given) -> None:
 
 def planned(implementation: Implementation, given: Given) -> tuple[KVCacheConfig, ...]:
     """The configurations of a drawn model that the implementation plans, uniform kinds included."""
-    whole = model(given)
+    # What is asked of uniform_types is asked often enough to be met.
+    whole = model(given, hybrids=(*WRAPPED, *WRAPPED, *HYBRIDS))
     if given.flag("wider_last"):
         # Layers of one kind that differ in their heads are planned as a uniform_type.
         name, spec = list(whole.layers().items())[-1]
         whole = whole.with_layers({name: wider(spec)})
+    available = memory(given, whole)
     try:
-        return implementation.get_kv_cache_configs(whole.ranks, whole.deployment, memory(given, whole))
+        return implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, available)
     except Refused:
         given.reject()
 
@@ -138,7 +140,11 @@ def new_blocks_reported(implementation: Implementation, given: Given) -> None:
     view = implementation.generate_scheduler_kv_cache_config(planned(implementation, given))
     kinds = {type(spec) for spec in planned_specs(view)}
     given.assume(Mamba in kinds or len(precisions(view)) > 1)
-    reported = implementation.records_new_block_ids(view)
+    try:
+        reported = implementation.records_new_block_ids(view)
+    except Refused:
+        # No manager can be built for a group: plan/startup-implies-admission is about that.
+        given.reject()
     ensure_equal(len(reported), len(view.kv_cache_groups), "groups answered for", "groups of the view")
     for index, (group, records) in enumerate(zip(view.kv_cache_groups, reported, strict=True)):
         attention = any(isinstance(spec, AttentionSpec) for spec in inner_specs(group.kv_cache_spec))

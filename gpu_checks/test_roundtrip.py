@@ -1,0 +1,157 @@
+"""device/roundtrip-bytes and roundtrip-error, for every codec, head size and dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from kvconform.gpu_checks import inputs
+from kvconform.gpu_checks.codec import DTYPES, Codec, HeadShape, shape_of
+from kvconform.gpu_checks.codecs import CODECS
+from kvconform.gpu_checks.codecs_fp4 import BlockFp4
+from kvconform.gpu_checks.memory import Memory
+from kvconform.gpu_checks.plugin import Tally
+from kvconform.gpu_checks.roundtrip import check_bytes, check_error, spec_of, stored_bytes
+from kvconform.reference.interface import Refused
+from kvconform.reference.pages import unpadded_page_size_bytes
+from torch import Tensor
+
+each_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
+
+UNLIKE = ((192, 128), (128, 192), (64, 0), (17, 48), (48, 17), (576, 16))
+"""K and V heads of different sizes."""
+SHAPES = (
+    *(HeadShape(size, size) for size in inputs.HEAD_SIZES + inputs.ODD_SIZES),
+    *(HeadShape(size, None) for size in inputs.HEAD_SIZES + inputs.ODD_SIZES),
+    *(HeadShape(key, value) for key, value in UNLIKE),
+)
+
+
+def storable(codec: Codec, dtype: torch.dtype, tally: Tally) -> Iterator[HeadShape]:
+    """The shapes that the codec stores; each other one must be refused by reference and codec alike."""
+    for shape in SHAPES:
+        try:
+            stored_bytes(codec, shape, dtype)
+        except Refused:
+            with pytest.raises(Refused):
+                codec.refuse(shape)
+            tally.refusal(codec.name, shape)
+            continue
+        tally.codec(codec.name, shape, dtype)
+        yield shape
+
+
+def heads(shape: HeadShape, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Finite rows of every family, then special ones, for K and for V."""
+
+    def both(size: int, seed: int) -> Tensor:
+        if size == 0:
+            return torch.empty(4 * len(inputs.FAMILIES) + len(inputs.SPECIALS), 0, dtype=dtype, device=device)
+        return torch.cat((inputs.finite_rows(4, size, dtype, seed), inputs.special_rows(size, dtype))).to(
+            device
+        )
+
+    return both(shape.key, 0), None if shape.value is None else both(shape.value, 1)
+
+
+@pytest.mark.law("device/roundtrip-bytes", "device/roundtrip-error")
+@each_dtype
+@each_codec
+def test_round_trips(codec: Codec, dtype: torch.dtype, memory: Memory, tally: Tally) -> None:
+    if dtype not in codec.dtypes:
+        with pytest.raises(Refused):
+            codec.pack(torch.zeros(1, 16, dtype=dtype), torch.zeros(1, 16, dtype=dtype))
+        return
+    for shape in storable(codec, dtype, tally):
+        keys, values = heads(shape, dtype, memory.device)
+        check_bytes(codec, keys, values)
+        for fitted in (codec, codec.calibrated(keys, values)):
+            check_error(fitted, keys, values)
+
+
+@pytest.mark.law("device/roundtrip-bytes")
+@each_codec
+def test_every_head_size_is_stored_exactly_or_refused(codec: Codec, memory: Memory, tally: Tally) -> None:
+    dtype = codec.dtypes[-1]
+    for size in range(16, 577):
+        shape = HeadShape(size, size) if codec.heads else HeadShape(size, None)
+        rows = inputs.rows("normal", 1, size, dtype).to(memory.device)
+        values = None if shape.value is None else rows
+        try:
+            stored_bytes(codec, shape, dtype)
+        except Refused:
+            with pytest.raises(Refused):
+                codec.pack(rows, values)
+            tally.refusal(codec.name, shape)
+            continue
+        check_bytes(codec, rows, values)
+        tally.codec(codec.name, shape, dtype)
+
+
+@pytest.mark.law("device/roundtrip-bytes")
+@each_codec
+def test_a_page_holds_its_cells_and_no_more(codec: Codec, memory: Memory) -> None:
+    """Block x heads packed cells side by side are the page that the reference computes."""
+    shape = {"fp8_ds_mla": HeadShape(576, None), "fp8_ds_mla_deepseek_v4": HeadShape(512, None)}.get(
+        codec.name, HeadShape(96, 96)
+    )
+    dtype = codec.dtypes[-1]
+    block, count = 16, 1 if shape.value is None else 3
+    spec = spec_of(codec, shape, dtype, heads=count, block=block)
+    content = stored_bytes(codec, shape, dtype)
+    slots = 2 if codec.mode == "NVFP4" else 1
+    sized = type(spec)(
+        block_size=block,
+        num_kv_heads=count,
+        head_size=shape.key,
+        dtype="uint8",
+        num_head_slots=count * slots,
+        state_content_bytes=content // slots,
+    )
+    rows = inputs.rows("normal", block * count, shape.key, dtype).to(memory.device)
+    packed = codec.pack(rows, None if shape.value is None else rows)
+    assert packed.numel() == unpadded_page_size_bytes(sized)
+
+
+@pytest.mark.law("device/roundtrip-error")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_unquantised_heads_come_back_bit_for_bit(dtype: torch.dtype, memory: Memory) -> None:
+    codec = CODECS["none_" + str(dtype).removeprefix("torch.")]
+    keys, values = heads(HeadShape(80, 80), dtype, memory.device)
+    stored = codec.pack(keys, values)
+    assert values is not None
+    assert torch.equal(stored, torch.cat((keys.view(torch.uint8), values.view(torch.uint8)), dim=-1))
+
+
+@pytest.mark.law("device/roundtrip-error")
+@each_dtype
+@pytest.mark.parametrize("name", ["fp8_e4m3", "fp8_e5m2"])
+def test_infinities_saturate_under_an_outer_scale(name: str, dtype: torch.dtype, memory: Memory) -> None:
+    codec = CODECS[name]
+    keys = torch.tensor([[float("inf"), -float("inf"), 1.0, float("nan")]], dtype=dtype, device=memory.device)
+    read, _ = codec.unpack(codec.pack(keys, None), shape_of(keys, None))
+    largest = {"fp8_e4m3": 448.0, "fp8_e5m2": 57344.0}[name]
+    assert read[0, :3].tolist() == [largest, -largest, 1.0]
+    assert bool(read[0, 3].isnan())
+
+
+@pytest.mark.law("device/roundtrip-error")
+@each_dtype
+def test_four_over_six_never_loses_more_in_a_block(dtype: torch.dtype, memory: Memory) -> None:
+    rows = torch.cat([inputs.finite_rows(16, size, dtype).reshape(-1, 16) for size in (64, 96, 128)])
+    rows = rows.to(memory.device)
+    errors = []
+    for side in (BlockFp4(), BlockFp4(four_over_six=True)):
+        fitted = side.calibrated(rows)
+        read = fitted.decode(fitted.encode(rows), 16)
+        errors.append(((read - rows.to(torch.float64)) ** 2).sum(dim=-1))
+    plain, chosen = errors
+    assert bool((chosen <= plain * (1 + 1e-12)).all())
+    everyday = inputs.rows("normal", 512, 16, dtype).to(memory.device)
+    better = [
+        ((side.decode(side.encode(everyday), 16) - everyday) ** 2).mean()
+        for side in (BlockFp4(True), BlockFp4())
+    ]
+    assert better[0] < better[1]

@@ -1,0 +1,118 @@
+"""The smoke check tells a broken adapter from a wrong implementation, and which step failed."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import TESTS, kvconform
+
+SCRIPT = TESTS / "misbehaving.py"
+
+
+def smoke(mode: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return kvconform("smoke", f"process:{shlex.join([sys.executable, str(SCRIPT), mode])}", cwd=cwd)
+
+
+def test_what_answers_everything_works(tmp_path: Path) -> None:
+    ended = smoke("right", tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert [line.split()[:2] for line in ended.stdout.splitlines()[:4]] == [
+        ["ok", "start:"],
+        ["ok", "ask:"],
+        ["ok", "batch:"],
+        ["ok", "stop"],
+    ]
+    assert ended.stdout.endswith("the adapter works; whether misbehaving is right, kvconform run says\n")
+
+
+@pytest.mark.parametrize(
+    ("mode", "answered", "said"),
+    [
+        ("start_version", 0, "BROKEN  start: it speaks protocol 2, and kvconform 1"),
+        ("start_dies", 0, "BROKEN  start: the process ended with exit status 3"),
+        ("dies", 1, "BROKEN  ask 5 (real_page_size_bytes): the process ended with exit status 3"),
+        ("rubbish", 1, "BROKEN  ask 5 (real_page_size_bytes): no JSON"),
+        ("out_of_order", 1, "BROKEN  ask 5 (real_page_size_bytes): an answer to ask 6"),
+        ("batch_reversed", 2, "BROKEN  batch, ask 7 (page_size_bytes): an answer to ask 12"),
+        ("stays", 3, "BROKEN  stop: no answer within 1 s"),
+    ],
+)
+def test_the_exchange_that_failed_is_printed(mode: str, answered: int, said: str, tmp_path: Path) -> None:
+    ended = smoke(mode, tmp_path)
+    assert ended.returncode == 4
+    assert ended.stdout.count("ok      ") == answered
+    assert said in ended.stdout
+    assert '  sent: {"command":"' in ended.stdout
+    assert ended.stdout.endswith(": the adapter is broken\n")
+    if mode == "dies":
+        assert "  got:  nothing\n  standard error:\n    last words\n" in ended.stdout
+    if mode == "rubbish":
+        assert "  got:  rubbish\n" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("mode", "said", "code"),
+    [
+        ("refuses", "real_page_size_bytes full_attention: refused: not today", 0),
+        ("lacks", "real_page_size_bytes sliding_window: unsupported: mode NONE", 0),
+        ("error", "real_page_size_bytes full_attention: error: ZeroDivisionError: by zero", 4),
+        ("null", "error: real_page_size_bytes: wanted an integer, got None", 4),
+    ],
+)
+def test_what_is_no_result_is_told(mode: str, said: str, code: int, tmp_path: Path) -> None:
+    ended = smoke(mode, tmp_path)
+    assert ended.returncode == code
+    assert said in " ".join(ended.stdout.split())
+
+
+@pytest.mark.parametrize("address", ["reference", "python:faulty:Smaller"])
+def test_a_wrong_implementation_is_no_broken_adapter(address: str, tmp_path: Path) -> None:
+    ended = kvconform("smoke", address, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stdout
+
+
+def test_an_implementation_that_falls_over_is_told_from_its_adapter(tmp_path: Path) -> None:
+    ended = kvconform("smoke", "python:faulty:Leaving", cwd=tmp_path)
+    assert ended.returncode == 4
+    assert "(real_page_size_bytes)" in ended.stdout
+    ended = kvconform("smoke", "python:test_smoke:falling", cwd=tmp_path)
+    assert ended.returncode == 4
+    assert "error: KeyError: 'page'" in ended.stdout
+    assert "falls over what is named above" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("process:no-such-program",), "process:no-such-program: no program 'no-such-program' can be run"),
+        (("nothing",), "unknown implementation 'nothing'"),
+        (("reference", "--python", "python3"), "--python is for vllm"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    ended = kvconform("smoke", *arguments, cwd=tmp_path)
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert message in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+def test_the_operations_are_listed(tmp_path: Path) -> None:
+    ended = kvconform("protocol", cwd=tmp_path)
+    assert "copy_with_new_block_size(spec: Spec, block_size: int) -> Spec" in ended.stdout
+    assert ended.returncode == 0
+
+
+def falling() -> object:
+    """An implementation that looks up what is not there."""
+    from faulty import Raising
+
+    class Falling(Raising):
+        def page_size_bytes(self, spec: object) -> int:
+            return {}["page"]  # type: ignore[no-any-return]
+
+    return Falling()
