@@ -100,7 +100,8 @@ class Channel:
                 del self._heard[: end + 1]
                 return line
             if len(self._heard) > LONGEST_LINE:
-                raise Lost(f"it wrote {len(self._heard)} bytes without an end of line", bytes(self._heard[:200]))
+                beginning = bytes(self._heard[:200])
+                raise Lost(f"it wrote {len(self._heard)} bytes without an end of line", beginning)
             left = deadline - time.monotonic()
             ready = self._poll.poll(max(0.0, min(left, PATIENCE)) * 1000)
             if alive is not None:

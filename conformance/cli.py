@@ -6,7 +6,13 @@ import sys
 from typing import Annotated
 
 import typer
-from kvconform.conformance import commands_adapters, commands_compare, commands_explain, commands_reports
+from kvconform.conformance import (
+    commands_adapters,
+    commands_compare,
+    commands_explain,
+    commands_prove,
+    commands_reports,
+)
 from kvconform.conformance.exits import BAD_INPUT, INCOMPLETE
 from kvconform.conformance.outputs import ExpectFile, HtmlFile, JsonFile, JunitFile, MarkdownFile
 from kvconform.conformance.screen import Stop, complain, emit, page
@@ -179,6 +185,7 @@ def laws_command(
 commands_adapters.register(app)
 commands_compare.register(app)
 commands_explain.register(app)
+commands_prove.register(app)
 commands_reports.register(app)
 
 

@@ -27,7 +27,6 @@ from kvconform.reference.interface import OPERATIONS
 from kvconform.reference.planning import KVCacheTensor, StridedKVCacheTensor
 from kvconform.reference.specs import KINDS, defaults, field_names
 
-
 Message = TypeVar("Message")
 
 VERSION = 1
@@ -234,7 +233,7 @@ def schema() -> dict[str, Any]:
     }
     defs["Tensor"] = _any_of(("KVCacheTensor", "StridedKVCacheTensor"))
     defs["ThirdPartySpec"] = {
-        "description": "A spec of a registered kind, with the fields of its base; empty for any attention kind.",
+        "description": "A spec of a registered kind, with the fields of its base (empty: any attention).",
         "type": "object",
         "properties": {
             "kind": {"type": "string", "not": {"enum": [*KINDS]}},
@@ -253,7 +252,7 @@ def schema() -> dict[str, Any]:
 
 
 def _result_struct(operation: str) -> type[msgspec.Struct]:
-    members = [("id", int), ("result", result_type(operation)), ("changed", dict[str, Any], {})]
+    members: list[Any] = [("id", int), ("result", result_type(operation)), ("changed", dict[str, Any], {})]
     return msgspec.defstruct(f"result.{operation}", members, forbid_unknown_fields=True)
 
 

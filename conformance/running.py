@@ -253,8 +253,9 @@ class _Worker:
         self._heard = os.fstat(self._stderr.fileno()).st_size
         os.ftruncate(self._crumbs.fileno(), 0)
         await self._send(task)
-        while isinstance(message := await self._receive(self._limit), Alive):
-            pass
+        limit = self._limit
+        while isinstance(message := await self._receive(limit), Alive):
+            limit = max(self._limit, message.seconds)
         if isinstance(message, Unfit):
             raise BadCase(message.message)
         assert isinstance(message, Done)

@@ -8,7 +8,7 @@ Python by way of `adapters.serve`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from kvconform.conformance.values import parameters
 from kvconform.reference.deployment import Deployment
 from kvconform.reference.interface import OPERATIONS, Implementation, Refused, Unsupported
 from kvconform.reference.plain import Plain
-from kvconform.reference.specs import ATTENTION_KINDS, KINDS, FullAttention, Spec, UniformType
+from kvconform.reference.specs import ATTENTION_KINDS, KINDS, FullAttention, Spec
 
 SECONDS_PER_ASK = 10.0
 
@@ -91,7 +91,7 @@ def check(prepared: Prepared) -> Findings:
             for kind, arguments in simplest_questions(operation, implementation)
         ]
         for operation, kind, arguments in questions:
-            _ask(found, operation, kind, lambda op=operation, given=arguments: getattr(implementation, op)(**given))
+            _ask(found, kind, operation, getattr(implementation, operation), arguments)
         found.steps.append(f"ask: {len(questions)} answered")
         answers = implementation.ask_all([(operation, arguments) for operation, _, arguments in questions])
         found.steps.append(f"batch: {len(answers)} answered")
@@ -105,12 +105,14 @@ def check(prepared: Prepared) -> Findings:
     return found
 
 
-def _ask(found: Findings, operation: str, kind: str, ask: Callable[[], Any]) -> None:
+def _ask(
+    found: Findings, kind: str, operation: str, ask: Callable[..., Any], arguments: Mapping[str, Any]
+) -> None:
     if not found.asked or found.asked[-1].operation != operation:
         found.asked.append(Asked(operation))
     asked = found.asked[-1]
     try:
-        ask()
+        ask(**arguments)
         asked.answered += 1
     except Refused as refusal:
         asked.remarks[kind] = f"refused: {refusal}"
@@ -129,7 +131,9 @@ def simplest(kind: str, implementation: Implementation) -> Spec | None:
     return KINDS[kind](**common, **OWN_FIELDS.get(kind, {}))
 
 
-def simplest_questions(operation: str, implementation: Implementation) -> Iterator[tuple[str, dict[str, Any]]]:
+def simplest_questions(
+    operation: str, implementation: Implementation
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """The arguments to ask an operation with: for each kind, or once where it is about none."""
     names = parameters(operation)
     if operation == "register_kv_cache_spec":

@@ -36,9 +36,10 @@ class Update(msgspec.Struct, frozen=True):
 
 
 class _Written(msgspec.Struct):
-    """An entry as it is written: the comments above it and its lines below the heading."""
+    """An entry as it is written: the comments above it, its heading and the lines below that."""
 
     above: str
+    heading: str
     body: str
 
 
@@ -51,7 +52,7 @@ def update(text: str, listed: Expectations, judgement: Judgement) -> Update:
     them. The entries must be written as tables of their own (`is_updatable`).
     """
     head, written = _split(text, listed.lines)
-    pieces = [head or HEADING]
+    pieces = [head if text.strip() else HEADING]
     added = changed = removed = 0
     changes = _changes(listed, judgement)
     for index, (known, standing) in enumerate(zip(listed.entries, judgement.standing, strict=True)):
@@ -66,7 +67,7 @@ def update(text: str, listed: Expectations, judgement: Judgement) -> Update:
                 changed += number == 0
             added += number > 0
             above = "\n" if number else written[index].above
-            pieces.append(f"{above}[[expected]]\n{body}")
+            pieces.append(f"{above}{written[index].heading}{body}")
     for (law, message), named in _unlisted(judgement).items():
         body = _rewrite(f'law = "{law}"\nkind = ""\n', tuple(named), message)
         pieces.append(f'\n[[expected]]\n{body}reason = "{UNEXPLAINED}"\n')
@@ -101,7 +102,7 @@ def _split(text: str, headings: Sequence[int]) -> tuple[str, list[_Written]]:
     for start, end in pairwise(starts):
         following = _above(lines, start + 1, end) if end < len(lines) else []
         body = lines[start + 1 : end - len(following)]
-        written.append(_Written("".join(above), "".join(body)))
+        written.append(_Written("".join(above), lines[start], "".join(body)))
         above = following
     return head, written
 

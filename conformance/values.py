@@ -163,7 +163,7 @@ def _refuse(wanted: str, wire: Any) -> Any:
 
 
 def _spec(wire: Any) -> Spec:
-    kind = wire.get("kind") if isinstance(wire, dict) else None
+    kind: Any = wire.get("kind") if isinstance(wire, dict) else None
     if not isinstance(kind, str):
         _refuse("a spec with its kind", wire)
     if "base" not in wire:
@@ -202,9 +202,17 @@ MADE: dict[type, Callable[..., Any]] = {}
 """What is made of the structs of this module."""
 
 
-@cache
-def struct_of(data_class: type) -> type[msgspec.Struct]:
+_STRUCTS: dict[Any, type[msgspec.Struct]] = {}
+
+
+def struct_of(data_class: Any) -> type[msgspec.Struct]:
     """The wire type of a dataclass of the reference."""
+    if data_class not in _STRUCTS:
+        _STRUCTS[data_class] = _make_struct(data_class)
+    return _STRUCTS[data_class]
+
+
+def _make_struct(data_class: Any) -> type[msgspec.Struct]:
     hints = typing.get_type_hints(data_class)
     members: list[Any] = []
     for field in fields(data_class):
@@ -250,7 +258,7 @@ def wire_type(annotation: Any) -> Any:
     if origin is Mapping:
         return dict[str, wire_type(parts[1])]  # type: ignore[misc]
     assert is_dataclass(annotation), annotation
-    return struct_of(annotation)  # type: ignore[arg-type]
+    return struct_of(annotation)
 
 
 @cache

@@ -24,6 +24,9 @@ from kvconform.conformance.streams import take_streams
 from kvconform.properties.law import CATALOGUE, Law, Violation
 from kvconform.reference.interface import Implementation, Unsupported
 
+PROOF_SECONDS = 300.0
+"""Seconds that one proof may be silent: its budget is z3's own count, which no clock bounds."""
+
 HEARTBEAT = 1.0
 """Seconds between signs of life during a long task."""
 
@@ -68,7 +71,9 @@ class Unopened(msgspec.Struct, frozen=True, tag=True):
 
 
 class Alive(msgspec.Struct, frozen=True, tag=True):
-    """The task goes on."""
+    """The task goes on, and may be silent for so many seconds where that is more than usual."""
+
+    seconds: float = 0.0
 
 
 class Unfit(msgspec.Struct, frozen=True, tag=True):
@@ -155,13 +160,11 @@ class Examination:
 
     def judge(self) -> Result:
         """Ask by every engine of the job, and explain what failed."""
-        outcome = Outcome(verdict="inconclusive", message="no engine was asked")
-        asked: list[str] = []
-        for engine in self.job.engines:
-            asked.append(engine)
-            outcome = self._ask(ENGINES[engine])
-            if outcome.verdict not in ("held", "proved"):
-                break
+        asked = ["sample"]
+        outcome = self._ask(ENGINES["sample"])
+        if "prove" in self.job.engines and self.law.proved and outcome.verdict in ("held", "violated"):
+            asked.append("prove")
+            outcome = _weigh(outcome, self._ask(ENGINES["prove"]))
         if outcome.verdict in ("violated", "broken"):
             return self._explain(outcome, tuple(asked))
         return self._result(outcome, engines=tuple(asked))
@@ -190,6 +193,19 @@ class Examination:
             trace=self._begin,
         )
         return Outcome(verdict=found.verdict, examples=found.examples, message=found.message, case=found.case)
+
+    def prove(self) -> Outcome:
+        """The proving engine: the law run on unknowns over the code under test."""
+        if self.job.implementation.command:
+            return Outcome(verdict="inconclusive", message="its code runs in a process of its own")
+        from kvconform.solver.prove import prove
+
+        self.desk.send(Alive(seconds=PROOF_SECONDS))
+        found = prove(self.law, self.implementation, self.kind)
+        where = f" ({found.where})" if found.where else ""
+        return Outcome(
+            verdict=found.verdict, domain=found.domain, message=f"{found.message}{where}", case=found.case
+        )
 
     def replay(self, case: dict[str, Drawn]) -> Result:
         """Run the law once on a recorded case. Raises BadCase when it is none of the law's."""
@@ -250,9 +266,7 @@ class Examination:
         reproduce = ""
         if failed:
             subject = self.job.implementation
-            reproduce = reproduce_line(
-                subject.address, self.law.id, self.kind, outcome.case, subject.options
-            )
+            reproduce = reproduce_line(subject.address, self.law.id, self.kind, outcome.case, subject.options)
         return Result(
             law=self.law.id,
             kind=self.kind,
@@ -302,8 +316,33 @@ class Examination:
         self.desk.leave_crumb(Crumb(operation, self.desk.locate(operation, self.kind), self._case))
 
 
-ENGINES: dict[str, Callable[[Examination], Outcome]] = {"sample": Examination.sample}
-"""The engines, in the order in which they are asked: a later one only if the earlier held."""
+ENGINES: dict[str, Callable[[Examination], Outcome]] = {
+    "sample": Examination.sample,
+    "prove": Examination.prove,
+}
+"""The engines. Every law is sampled; those that can be proved are then proved too, if asked for."""
+
+
+def _weigh(sampled: Outcome, proof: Outcome) -> Outcome:
+    """What sampling and proving one law come to together.
+
+    A proof counts only where sampling found nothing, and a counterexample of either breaks the
+    law, the smaller one being shown. Where there is no proof, what was sampled stands, with why.
+    """
+    if proof.verdict == "violated":
+        smaller = sampled.verdict == "held" or _size(proof.case) <= _size(sampled.case)
+        return proof if smaller else sampled
+    if sampled.verdict == "violated":
+        return sampled
+    if proof.verdict == "proved":
+        return Outcome(verdict="proved", examples=sampled.examples, domain=proof.domain)
+    if proof.verdict == "broken":
+        return proof
+    return Outcome(verdict="held", examples=sampled.examples, message=f"not proved: {proof.message}")
+
+
+def _size(case: dict[str, Drawn]) -> int:
+    return sum(abs(value) for value in case.values() if isinstance(value, int))
 
 
 def serve(questions: BinaryIO, answers: BinaryIO) -> None:

@@ -68,7 +68,8 @@ class LloydMaxKey(RowScaled):
 
     A rotated key of length N in k dimensions, times sqrt(k) / N, is z of length sqrt(k) whose elements
     are near a standard normal, so each is stored as the nearest centroid c. Norm correction: what
-    is read is scaled to the stored length again, as centroids alone would be too short.
+    is read is scaled to the stored length again, as centroids alone would be too short; so a key's
+    length is off by no more than its float16 rounding.
 
     Bound, of a row's length: coding moves an element by E, at most half the gap that it lies in,
     or |z| less the last centroid beyond that. Scaling c to length sqrt(k) = |z| moves it by

@@ -57,6 +57,13 @@ def rows(family: str, count: int, size: int, dtype: torch.dtype, seed: int = 0) 
     return made.clamp(limits.min, limits.max).to(dtype)
 
 
+def tied_rows(count: int, size: int, dtype: torch.dtype) -> Tensor:
+    """Quarters from -6 to 6, 6 itself once in every 16: halfway between many a narrow format's values."""
+    index = torch.arange(count * size)
+    quarters = (index * 7 % 49 - 24) / 4
+    return torch.where(index % 16 == 0, 6.0, quarters).reshape(count, size).to(dtype)
+
+
 def finite_rows(count: int, size: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
     """``count`` rows of each family, one family below another."""
     return torch.cat([rows(family, count, size, dtype, seed) for family in FAMILIES])

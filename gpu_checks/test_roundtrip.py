@@ -10,6 +10,7 @@ from kvconform.gpu_checks import inputs
 from kvconform.gpu_checks.codec import DTYPES, Codec, HeadShape, shape_of
 from kvconform.gpu_checks.codecs import CODECS
 from kvconform.gpu_checks.codecs_fp4 import BlockFp4
+from kvconform.gpu_checks.codecs_turboquant import LloydMaxKey
 from kvconform.gpu_checks.memory import Memory
 from kvconform.gpu_checks.plugin import Tally
 from kvconform.gpu_checks.roundtrip import check_bytes, check_error, spec_of, stored_bytes
@@ -135,6 +136,22 @@ def test_infinities_saturate_under_an_outer_scale(name: str, dtype: torch.dtype,
     largest = {"fp8_e4m3": 448.0, "fp8_e5m2": 57344.0}[name]
     assert read[0, :3].tolist() == [largest, -largest, 1.0]
     assert bool(read[0, 3].isnan())
+
+
+@pytest.mark.law("device/roundtrip-error")
+@pytest.mark.parametrize(("bits", "published"), [(3, 0.03454), (4, 0.009497)])
+def test_coded_keys_keep_their_length_and_lose_what_max_published(
+    bits: int, published: float, memory: Memory
+) -> None:
+    """Norm correction leaves only the float16 length's rounding; codes lose the mean square of Max 1960."""
+    side = LloydMaxKey(bits)
+    rows = inputs.rows("normal", 512, 128, torch.float32).to(memory.device)
+    exact = rows.to(torch.float64)
+    read = side.decode(side.encode(rows), 128)
+    length = exact.norm(dim=-1)
+    assert bool(((read.norm(dim=-1) - length).abs() <= length * 2.0**-11 + 2.0**-25).all())
+    lost = (((read - exact).norm(dim=-1) / length) ** 2).mean()
+    assert float(lost) == pytest.approx(published, rel=0.05)
 
 
 @pytest.mark.law("device/roundtrip-error")

@@ -60,6 +60,19 @@ def test_bytes_are_those_of_plain_python(codec: Codec, memory: Memory, tally: Ta
             tally.counts["rows packed like plain Python"] += 2
 
 
+@pytest.mark.parametrize(
+    "name", ["fp8_e4m3", "fp8_e5m2", "fp8_per_token_head", "nvfp4", "nvfp4_4over6", "fp8_ds_mla"]
+)
+def test_ties_are_broken_as_in_plain_python(name: str, memory: Memory) -> None:
+    """Only codecs that do not rotate: a rotated tie is none."""
+    codec = CODECS[name]
+    for shape in sizes_of(codec, (64, 80)):
+        keys = inputs.tied_rows(2, shape.key, torch.bfloat16)
+        values = None if shape.value is None else keys.flip(0)
+        on_device = codec.pack(keys.to(memory.device), None if values is None else values.to(memory.device))
+        check_same_bytes(f"{name} {shape}, ties", on_device, packed_plainly(codec, keys, values))
+
+
 @each_codec
 def test_bytes_of_the_device_are_those_of_the_cpu(codec: Codec, memory: Memory) -> None:
     if memory.device.type == "cpu":

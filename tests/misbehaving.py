@@ -18,7 +18,15 @@ CAPABILITIES: dict[str, Any] = {
     "operations": ["page_size_bytes", "unpadded_page_size_bytes", ODD],
     "locations": {ODD: "misbehaving.py:1"},
 }
-DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1, "int8": 1, "float8_e4m3fn": 1, "float8_e5m2": 1}
+DTYPE_BYTES = {
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "uint8": 1,
+    "int8": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+}
 
 
 def say(message: dict[str, Any], end: str = "\n") -> None:

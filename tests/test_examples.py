@@ -155,13 +155,13 @@ def test_a_release_in_another_interpreter_gives_the_same_verdicts(tmp_path: Path
         )
         found.append(
             [
-                (result["law"], result["kind"], result["verdict"], result["message"], result["case"])
+                (result["law"], result["kind"], result["verdict"], result["case"])
                 for result in json.loads(ended.stdout)["results"]
             ]
         )
     here, there = found
     assert there == here
-    assert "violated" in {verdict for _, _, verdict, _, _ in here}
+    assert "violated" in {verdict for _, _, verdict, _ in here}
 
 
 @pytest.mark.release

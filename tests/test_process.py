@@ -159,7 +159,7 @@ def test_what_does_not_start_is_broken_and_named(mode: str) -> None:
 
 
 def test_a_start_that_is_never_answered_is_given_up() -> None:
-    with pytest.raises(BrokenExchange, match="start: no answer within 0.3 s"):
+    with pytest.raises(BrokenExchange, match=r"start: no answer within 0.3 s"):
         ProcessImplementation([sys.executable, str(SCRIPT), "start_hangs"], opening_seconds=0.3)
 
 
@@ -202,11 +202,11 @@ def test_starting_anew_is_not_on_the_clock_of_a_run(opened: ProcessImplementatio
 def test_only_what_it_has_is_asked(opened: ProcessImplementation) -> None:
     mamba = Mamba(block_size=16, shapes=((2, 3),), dtypes=("float32",))
     slid = SlidingWindow(block_size=16, num_kv_heads=1, head_size=8, dtype="float16", sliding_window=8)
-    with pytest.raises(Unsupported, match="^kind mamba$"):
+    with pytest.raises(Unsupported, match=r"^kind mamba$"):
         opened.page_size_bytes(mamba)
-    with pytest.raises(Unsupported, match="^operation construct$"):
+    with pytest.raises(Unsupported, match=r"^operation construct$"):
         opened.construct(SPEC)
-    with pytest.raises(Unsupported, match="^field sliding_window.extra_retained_tokens$"):
+    with pytest.raises(Unsupported, match=r"^field sliding_window.extra_retained_tokens$"):
         opened.page_size_bytes(SlidingWindow(**{**vars(slid), "extra_retained_tokens": 1}))
     assert opened.page_size_bytes(slid) == 16 * 16 * 2
     assert opened.ask_all([("page_size_bytes", {"spec": SPEC}), ("construct", {"spec": SPEC})])[0] == PAGE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import json
@@ -133,7 +134,11 @@ WRONG = [
     ("construct", {}, "wanted a spec with its kind, got {}"),
     ("construct", {"kind": "x"}, "unknown kind 'x'"),
     ("construct", {"kind": "x", "base": "y"}, "unknown base 'y' of kind 'x'"),
-    ("construct", {"kind": "mamba", "block_size": 1, "shapes": [[1, "a"]], "dtypes": []}, "got 'a' - at `$.shapes[0][1]`"),
+    (
+        "construct",
+        {"kind": "mamba", "block_size": 1, "shapes": [[1, "a"]], "dtypes": []},
+        "got 'a' - at `$.shapes[0][1]`",
+    ),
     ("construct", {"kind": "cross_attention"}, "Object missing required field"),
     ("construct", {**to_wire(spec_of("full_attention")), "width": 1}, "unknown field `width`"),
 ]
@@ -170,9 +175,11 @@ def test_commands_go_there_and_back(message: Any) -> None:
     assert protocol.read_command(line) == message
 
 
-@pytest.mark.parametrize("line", [b"", b"{}", b"[]", b'{"command":"go"}', b'{"command":"ask","id":"1"}', b"\xff"])
+@pytest.mark.parametrize(
+    "line", [b"", b"{}", b"[]", b'{"command":"go"}', b'{"command":"ask","id":"1"}', b"\xff"]
+)
 def test_what_is_no_command_is_said(line: bytes) -> None:
-    with pytest.raises(ProtocolError, match="^no command: "):
+    with pytest.raises(ProtocolError, match=r"^no command: "):
         protocol.read_command(line)
 
 
@@ -189,7 +196,8 @@ def validator(name: str = "") -> Any:
 
 def test_the_schema_shipped_is_the_one_made_from_the_types(tmp_path: Path) -> None:
     printed = kvconform("protocol", "--schema", cwd=tmp_path)
-    assert printed.stdout == SHIPPED.read_text(encoding="utf-8"), "kvconform protocol --schema > " + str(SHIPPED)
+    shipped = SHIPPED.read_text(encoding="utf-8")
+    assert printed.stdout == shipped, f"out of date: kvconform protocol --schema > {SHIPPED}"
     jsonschema.Draft202012Validator.check_schema(json.loads(printed.stdout))
 
 
@@ -203,10 +211,8 @@ def test_the_schema_accepts_every_real_message() -> None:
     for operation in OPERATIONS:
         for _, arguments in simplest_questions(operation, implementation):
             asked.append((operation, arguments))
-            try:
+            with contextlib.suppress(Refused):
                 getattr(implementation, operation)(**arguments)
-            except Refused:
-                pass
     huge = dataclasses.replace(spec_of("full_attention"), block_size=10**30)
     assert implementation.page_size_bytes(huge) == 64 * 10**30
     implementation.ask_all(asked)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,18 @@ LATENT = MLAAttention(block_size=16, num_kv_heads=1, head_size=16, dtype="bfloat
 NEAR = SlidingWindowMLA(block_size=16, num_kv_heads=1, head_size=16, dtype="bfloat16", sliding_window=32)
 PAGE = 16 * 2 * 8 * 2
 HUNDRED = Deployment(max_model_len=100, max_num_batched_tokens=16)
-found = {}
+everything = {}
+SCRIPTED = (
+    "plan/promotion-total",
+    "plan/check-counts-all",
+    "plan/leaves-inputs",
+    "plan/unify-waste",
+    "plan/own-layers-only",
+    "uniform/symmetric",
+    "uniform/total",
+    "zero/state-read-before-write",
+    "plan/concurrency",
+)
 
 def what(ask, *arguments):
     try:
@@ -50,27 +62,8 @@ def what(ask, *arguments):
 """
 
 
-def ask(version: str, code: str) -> Any:
-    """Run the lines in a process that holds the release; what they put into ``found``."""
-    lines = f'{PREAMBLE}\n{textwrap.dedent(code)}\nprint("\\n" + json.dumps(found))\n'
-    done = subprocess.run(
-        [sys.executable, "-c", lines, str(root_of(version))],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.release
-@pytest.mark.parametrize("version", RELEASES)
-def test_a_hybrid_is_planned_as_by_hand(version: str) -> None:
-    found = ask(
-        version,
-        """
+SECTIONS = {
+    "hybrid": """
         layers = {"f.0": FULL, "s.0": SLIDING, "f.1": FULL, "s.1": SLIDING}
         ranks = [{"f.0": FULL, "s.0": SLIDING}, {"f.1": FULL, "s.1": SLIDING}]
         groups = release.get_kv_cache_groups(layers, HUNDRED)
@@ -92,8 +85,118 @@ def test_a_hybrid_is_planned_as_by_hand(version: str) -> None:
         found["longest"] = [
             release.estimate_max_model_len([layers], HUNDRED, [2 * blocks * PAGE]) for blocks in (1, 8, 80)
         ]
-        """,
+    """,
+    "refusing": """
+        plan = release.get_kv_cache_configs
+        found["no room"] = what(plan, [{"f": FULL}], HUNDRED, [3 * PAGE])
+        found["differ"] = what(plan, [{"f": FULL}, {"f": LATENT}], HUNDRED, [1 << 30, 1 << 30])
+        odd = {"f": FULL, "m": SlidingWindow(
+            block_size=16, num_kv_heads=3, head_size=9, dtype="bfloat16", sliding_window=32)}
+        found["pages"] = what(lambda: len(plan([odd], HUNDRED, [1 << 30])))
+        found["no layers"] = what(lambda: release.is_uniform_type([]))
+        found["nobody's"] = what(plan, [{"odd one": third_party("TheirCache", AttentionSpec)(
+            block_size=16, num_kv_heads=1, head_size=8, dtype="bfloat16")}], HUNDRED, [1 << 30])
+    """,
+    "changed": """
+        from dataclasses import replace
+        layers = {"f": FULL, "s": SLIDING}
+        release.get_kv_cache_groups(layers, HUNDRED)
+        found["with"] = [spec.kind for spec in layers.values()]
+        release.get_kv_cache_groups(layers, replace(HUNDRED, hybrid_kv_cache_manager=False))
+        found["without"] = [spec.kind for spec in layers.values()]
+        found["window"] = layers["s"].sliding_window
+    """,
+    "third party": """
+        own = third_party("TheirSliding", SlidingWindow)(
+            block_size=16, num_kv_heads=1, head_size=8, dtype="bfloat16", sliding_window=32)
+        found["registered"] = what(release.register_kv_cache_spec, "TheirSliding", "sliding_window")
+        found["again"] = what(release.register_kv_cache_spec, "TheirSliding", "sliding_window")
+        found["uniform"] = release.is_uniform_type([own, SLIDING])
+        (group,) = release.get_kv_cache_groups({"own": own}, HUNDRED)
+        found["kind"] = group.kv_cache_spec.kind
+    """,
+    "packed": """
+        from dataclasses import replace
+        from kvconform.reference.layout import allocated_bytes, placements
+        layers = {"f": FULL, "s": SLIDING, "draft": FULL}
+        packed = replace(HUNDRED, packed_layout=True, draft_layers=("draft",))
+        found["packed"] = what(lambda: [
+            [place.stride for place in placements(config)]
+            for config in release.get_kv_cache_configs([layers], packed, [1 << 20])
+        ])
+        drafted = replace(HUNDRED, draft_layers=("draft",))
+        (config,) = release.get_kv_cache_configs([layers], drafted, [1 << 20])
+        found["flags"] = {
+            name: group.is_eagle_group for group in config.kv_cache_groups for name in group.layer_names
+        }
+        found["within"] = allocated_bytes(config) <= 1 << 20
+    """,
+    "laws": """
+        also = ("bound/one-number", "bound/lookahead-counts")
+        for law in CATALOGUE.values():
+            if law.area in ("plan", "uniform", "zero") or law.id in also:
+                for kind in law.kinds:
+                    outcome = sample(law, release, kind, examples=8, seed_number=0)
+                    found[f"{law.id} {kind}"] = [outcome.verdict, outcome.message]
+    """,
+    "scripts": """
+        import contextlib, io
+        found["scripts"] = []
+        release.planner.load()
+        for name in SCRIPTED:
+            law = CATALOGUE[name]
+            kind = "sliding_window" if "sliding_window" in law.kinds else "-"
+            outcome = sample(law, release, kind, examples=60, seed_number=0)
+            if outcome.verdict != "violated":
+                continue
+            calls = []
+            try:
+                run_law(law, record(release, calls), ReplayGiven(release, kind, outcome.case))
+            except Violation as violation:
+                message = str(violation)
+            asked = [(call.operation, call.arguments, call.answer) for call in calls]
+            script = release.script(asked, message)
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                exec(compile(script, "<script>", "exec"), {"__name__": "script"})
+            answers = ["refused" if isinstance(c.answer, Exception) else c.answer for c in calls]
+            answers = [a if isinstance(a, (bool, int, float, str)) else None for a in answers]
+            found["scripts"].append([name, script, out.getvalue().splitlines(), answers])
+    """,
+    "known": """
+        outcome = sample(CATALOGUE["zero/state-read-before-write"], release, "-", examples=60, seed_number=0)
+        found["verdict"], found["message"] = outcome.verdict, outcome.message
+        config = Deployment(max_model_len=100, hybrid_kv_cache_manager=False)
+        found["promoted"] = what(lambda: len(release.get_kv_cache_groups({"l": LATENT, "n": NEAR}, config)))
+    """,
+}
+"""Lines by the name of the test that reads what they put into ``found``."""
+
+
+@cache
+def asked(version: str) -> dict[str, Any]:
+    """What every section found, in one process that holds the release."""
+    lines = [PREAMBLE]
+    for name, code in SECTIONS.items():
+        lines += [f"found = everything[{name!r}] = {{}}", textwrap.dedent(code)]
+    lines.append('print("\\n" + json.dumps(everything))')
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines), str(root_of(version))],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
     )
+    assert done.returncode == 0, done.stderr[-3000:]
+    everything: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return everything
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("version", RELEASES)
+def test_a_hybrid_is_planned_as_by_hand(version: str) -> None:
+    found = asked(version)["hybrid"]
     assert found["groups"] == [["f.0", "f.1"], ["s.0", "s.1"]]
     # One layer of each group on a rank: a block is one page, and the poorer rank decides.
     assert found["blocks"] == [30, 30]
@@ -113,20 +216,7 @@ def test_a_hybrid_is_planned_as_by_hand(version: str) -> None:
 @pytest.mark.release
 @pytest.mark.parametrize("version", RELEASES)
 def test_refusing_and_falling_over_are_told_apart(version: str) -> None:
-    found = ask(
-        version,
-        """
-        plan = release.get_kv_cache_configs
-        found["no room"] = what(plan, [{"f": FULL}], HUNDRED, [3 * PAGE])
-        found["differ"] = what(plan, [{"f": FULL}, {"f": LATENT}], HUNDRED, [1 << 30, 1 << 30])
-        odd = {"f": FULL, "m": SlidingWindow(
-            block_size=16, num_kv_heads=3, head_size=9, dtype="bfloat16", sliding_window=32)}
-        found["pages"] = what(lambda: len(plan([odd], HUNDRED, [1 << 30])))
-        found["no layers"] = what(lambda: release.is_uniform_type([]))
-        found["nobody's"] = what(plan, [{"odd one": third_party("TheirCache", AttentionSpec)(
-            block_size=16, num_kv_heads=1, head_size=8, dtype="bfloat16")}], HUNDRED, [1 << 30])
-        """,
-    )
+    found = asked(version)["refusing"]
     assert found["no room"][0] == "Refused"
     assert "larger than the available" in found["no room"][1]
     assert found["differ"][0] == "Undocumented"
@@ -142,18 +232,7 @@ def test_refusing_and_falling_over_are_told_apart(version: str) -> None:
 @pytest.mark.release
 @pytest.mark.parametrize("version", RELEASES)
 def test_layers_that_the_planner_changes_are_changed(version: str) -> None:
-    found = ask(
-        version,
-        """
-        from dataclasses import replace
-        layers = {"f": FULL, "s": SLIDING}
-        release.get_kv_cache_groups(layers, HUNDRED)
-        found["with"] = [spec.kind for spec in layers.values()]
-        release.get_kv_cache_groups(layers, replace(HUNDRED, hybrid_kv_cache_manager=False))
-        found["without"] = [spec.kind for spec in layers.values()]
-        found["window"] = layers["s"].sliding_window
-        """,
-    )
+    found = asked(version)["changed"]
     assert found["with"] == ["full_attention", "sliding_window"]
     assert found["without"] == ["full_attention", "full_attention"]
     assert found["window"] == 32
@@ -162,18 +241,7 @@ def test_layers_that_the_planner_changes_are_changed(version: str) -> None:
 @pytest.mark.release
 @pytest.mark.parametrize("version", RELEASES)
 def test_a_third_partys_kind_is_uniform_once_registered(version: str) -> None:
-    found = ask(
-        version,
-        """
-        own = third_party("TheirSliding", SlidingWindow)(
-            block_size=16, num_kv_heads=1, head_size=8, dtype="bfloat16", sliding_window=32)
-        found["registered"] = what(release.register_kv_cache_spec, "TheirSliding", "sliding_window")
-        found["again"] = what(release.register_kv_cache_spec, "TheirSliding", "sliding_window")
-        found["uniform"] = release.is_uniform_type([own, SLIDING])
-        (group,) = release.get_kv_cache_groups({"own": own}, HUNDRED)
-        found["kind"] = group.kv_cache_spec.kind
-        """,
-    )
+    found = asked(version)["third party"]
     if version == "0.20.2":
         assert found["registered"][0] == "Unsupported"
     else:
@@ -185,25 +253,7 @@ def test_a_third_partys_kind_is_uniform_once_registered(version: str) -> None:
 @pytest.mark.release
 @pytest.mark.parametrize("version", RELEASES)
 def test_packed_layouts_and_drafts_are_asked_for(version: str) -> None:
-    found = ask(
-        version,
-        """
-        from dataclasses import replace
-        from kvconform.reference.layout import allocated_bytes, placements
-        layers = {"f": FULL, "s": SLIDING, "draft": FULL}
-        packed = replace(HUNDRED, packed_layout=True, draft_layers=("draft",))
-        found["packed"] = what(lambda: [
-            [place.stride for place in placements(config)]
-            for config in release.get_kv_cache_configs([layers], packed, [1 << 20])
-        ])
-        drafted = replace(HUNDRED, draft_layers=("draft",))
-        (config,) = release.get_kv_cache_configs([layers], drafted, [1 << 20])
-        found["flags"] = {
-            name: group.is_eagle_group for group in config.kv_cache_groups for name in group.layer_names
-        }
-        found["within"] = allocated_bytes(config) <= 1 << 20
-        """,
-    )
+    found = asked(version)["packed"]
     if version == "0.20.2":
         assert found["packed"] == ["Unsupported", "a packed layout"]
     else:
@@ -218,16 +268,7 @@ def test_packed_layouts_and_drafts_are_asked_for(version: str) -> None:
 @pytest.mark.release
 @pytest.mark.parametrize("version", RELEASES)
 def test_no_planning_law_is_broken(version: str) -> None:
-    found = ask(
-        version,
-        """
-        for law in CATALOGUE.values():
-            if law.area in ("plan", "uniform", "zero") or law.id in ("bound/one-number", "bound/lookahead-counts"):
-                for kind in law.kinds:
-                    outcome = sample(law, release, kind, examples=12, seed_number=0)
-                    found[f"{law.id} {kind}"] = [outcome.verdict, outcome.message]
-        """,
-    )
+    found = asked(version)["laws"]
     fallen = {name: outcome for name, outcome in found.items() if outcome[0] == "broken"}
     assert not fallen
     lacking = {name.split()[0] for name, outcome in found.items() if outcome[0] == "unsupported"}
@@ -240,14 +281,7 @@ def test_no_planning_law_is_broken(version: str) -> None:
 
 @pytest.mark.release
 def test_what_is_known_of_releases_is_found() -> None:
-    law = "zero/state-read-before-write"
-    code = f"""
-        outcome = sample(CATALOGUE["{law}"], release, "-", examples=60, seed_number=0)
-        found["verdict"], found["message"] = outcome.verdict, outcome.message
-        config = Deployment(max_model_len=100, hybrid_kv_cache_manager=False)
-        found["promoted"] = what(lambda: len(release.get_kv_cache_groups({{"l": LATENT, "n": NEAR}}, config)))
-        """
-    old, new = ask("0.28.0", code), ask("0.33.0", code)
+    old, new = (asked(version)["known"] for version in ("0.28.0", "0.33.0"))
     assert old["verdict"] == "violated"
     assert "uniform_type of mamba" in old["message"]
     assert new["verdict"] == "held"
@@ -256,48 +290,10 @@ def test_what_is_known_of_releases_is_found() -> None:
     assert "bounded_replay" in new["promoted"][1]
 
 
-SCRIPTED = (
-    "plan/promotion-total",
-    "plan/check-counts-all",
-    "plan/leaves-inputs",
-    "plan/unify-waste",
-    "plan/own-layers-only",
-    "uniform/symmetric",
-    "uniform/total",
-    "zero/state-read-before-write",
-    "plan/concurrency",
-)
-
-
 @pytest.mark.release
 @pytest.mark.parametrize("version", RELEASES)
 def test_a_violation_prints_as_plain_lines_that_answer_the_same(version: str) -> None:
-    found = ask(
-        version,
-        f"""
-        import contextlib, io
-        found["scripts"] = []
-        release.planner.load()
-        for name in {SCRIPTED!r}:
-            law = CATALOGUE[name]
-            kind = "sliding_window" if "sliding_window" in law.kinds else "-"
-            outcome = sample(law, release, kind, examples=60, seed_number=0)
-            if outcome.verdict != "violated":
-                continue
-            calls = []
-            try:
-                run_law(law, record(release, calls), ReplayGiven(release, kind, outcome.case))
-            except Violation as violation:
-                message = str(violation)
-            script = release.script([(call.operation, call.arguments, call.answer) for call in calls], message)
-            out = io.StringIO()
-            with contextlib.redirect_stdout(out):
-                exec(compile(script, "<script>", "exec"), {{"__name__": "script"}})
-            answers = ["refused" if isinstance(c.answer, Exception) else c.answer for c in calls]
-            answers = [a if isinstance(a, (bool, int, float, str)) else None for a in answers]
-            found["scripts"].append([name, script, out.getvalue().splitlines(), answers])
-        """,
-    )
+    found = asked(version)["scripts"]
     assert len(found["scripts"]) >= 4
     for law, script, printed, answers in found["scripts"]:
         assert "kvconform" not in script
@@ -313,9 +309,9 @@ def test_a_setting_that_nobody_gave_is_named() -> None:
     settings = vllm.Settings("config", {"cache_config": {"block_size": 16}, "limit": None})
     assert settings.cache_config.block_size == 16
     assert settings.limit is None
-    with pytest.raises(vllm.Unsupported, match="config.cache_config.colour"):
+    with pytest.raises(vllm.Unsupported, match=r"config\.cache_config\.colour"):
         _ = settings.cache_config.colour
-    with pytest.raises(vllm.Unsupported, match="config.colour"):
+    with pytest.raises(vllm.Unsupported, match=r"config\.colour"):
         getattr(settings, "colour", 3)
     settings.cache_config.colour = "blue"
     assert settings.cache_config.colour == "blue"

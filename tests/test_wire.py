@@ -141,4 +141,7 @@ def test_lookahead_is_not_among_the_tokens_in_flight() -> None:
     wire = deployment_to_wire(deployment)
     assert wire["in_flight_tokens"] == 16
     assert wire["num_lookahead_tokens"] == 5
-    assert Deployment(**{name: value for name, value in wire.items() if name != "in_flight_tokens"}) == deployment
+    assert (
+        Deployment(**{name: value for name, value in wire.items() if name != "in_flight_tokens"})
+        == deployment
+    )

@@ -29,6 +29,7 @@ from kvconform.conformance.protocol import (
 )
 from kvconform.conformance.streams import take_streams
 from kvconform.conformance.values import read_arguments, to_wire
+from kvconform.properties.law import NO_KIND
 from kvconform.reference.interface import OPERATIONS, Implementation, Refused, Undocumented, Unsupported
 
 
@@ -57,7 +58,7 @@ def capabilities(implementation: Implementation) -> Capabilities:
         kinds={kind: tuple(sorted(implementation.fields(kind))) for kind in kinds},
         operations=tuple(operations),
         locations={
-            operation: {kind: place for kind in (*kinds, "-") if (place := implementation.location(operation, kind))}
+            operation: {kind: implementation.location(operation, kind) for kind in (*kinds, NO_KIND)}
             for operation in operations
         },
     )

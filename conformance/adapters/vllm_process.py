@@ -8,6 +8,7 @@ standard library only.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
@@ -28,8 +29,10 @@ SEQUENCES = ("shapes", "dtypes", "draft_layers")
 """Fields of frozen specs, which must be hashable."""
 
 NAMES = frozenset(
-    ("kind", "base", "dtype", "dtypes", "kv_quant_mode", "cache_dtype_str", "cache_dtype", "mode")
-    + ("model_version", "mamba_type", "mamba_cache_mode", "layer_names", "shared_by", "draft_layers")
+    (
+        *("kind", "base", "dtype", "dtypes", "kv_quant_mode", "cache_dtype_str", "cache_dtype", "mode"),
+        *("model_version", "mamba_type", "mamba_cache_mode", "layer_names", "shared_by", "draft_layers"),
+    )
 )
 """What holds names: never an integer, however it looks."""
 
@@ -55,6 +58,10 @@ class Server:
         planner_module = importlib.import_module(f"{PACKAGE}.vllm_planner")
         self.adapter = adapter_module.Adapter(root)
         self.planner = planner_module.Planner(self.adapter)
+        if "is_uniform_type" in self.planner.operations:
+            # Now, since a question may take less time than importing what it needs.
+            with contextlib.suppress(Exception):
+                self.planner.ask("is_uniform_type", {"specs": []})
         self.name = name
 
     def capabilities(self) -> dict[str, Any]:

@@ -18,9 +18,10 @@ from kvconform.conformance.report.words import (
     describe_exit,
     describe_subject,
     find_failures,
+    find_law,
     find_sentence,
 )
-from kvconform.properties.law import CATALOGUE, NO_KIND, SEVERITIES
+from kvconform.properties.law import NO_KIND, SEVERITIES
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def group_by_law(results: Iterable[Result], report: Report, prefix: str = "") ->
     groups = []
     for (law, severity), members in groupby(results, key=lambda one: (one.law, one.severity)):
         sentence = find_sentence(law)
-        explanation = CATALOGUE[law].explanation if law in CATALOGUE else ""
+        known = find_law(law)
         shown = [_show(result, report, prefix) for result in members]
         groups.append(
             Group(
@@ -84,7 +85,7 @@ def group_by_law(results: Iterable[Result], report: Report, prefix: str = "") ->
                 gates=severity in report.fail_on,
                 anchor=f"{prefix}{law}.{shown[0].result.verdict}",
                 sentence=sentence,
-                why=explanation.split("\n\n")[1:],
+                why=[] if known is None else known.explanation.split("\n\n")[1:],
                 results=shown,
             )
         )

@@ -17,23 +17,23 @@ def show_findings(console: Console, address: str, found: Findings) -> None:
         console.print(Text(f"ok      {step}"))
     for asked in found.asked:
         for kind, remark in asked.remarks.items():
-            console.print(Padding(Text(f"{asked.operation} {kind}".rstrip() + f": {remark}"), (0, 0, 0, 8)))
+            about = f"{asked.operation} {kind}".rstrip()
+            console.print(Text(f"        {about}: {remark}"), soft_wrap=True)
     broken = found.broken
     if broken is not None:
-        console.print(Text(f"BROKEN  {broken.command}: {broken.why}", style="bold red"))
+        console.print(Text(f"BROKEN  {broken.command}: {broken.why}", style="bold red"), soft_wrap=True)
         console.print(Text(f"  sent: {broken.sent}"), soft_wrap=True)
         console.print(Text(f"  got:  {broken.got or 'nothing'}"), soft_wrap=True)
         if broken.last_words.strip():
             console.print(Text("  standard error:"))
             for line in broken.last_words.strip().splitlines()[-12:]:
                 console.print(Text(f"    {line}"), soft_wrap=True)
-        console.print(Text(f"{address}: the adapter is broken"))
+        ending = "the adapter is broken"
     elif found.fell:
-        console.print(Text(f"{address}: the adapter works; {found.name} falls over what is named above"))
+        ending = f"the adapter works; {found.name} falls over what is named above"
     else:
-        console.print(
-            Text(f"{address}: the adapter works; whether {found.name} is right, kvconform run says")
-        )
+        ending = f"the adapter works; whether {found.name} is right, kvconform run says"
+    console.print(Text(f"{address}: {ending}"), soft_wrap=True)
 
 
 def show_operations(console: Console) -> None:

@@ -14,10 +14,11 @@ from kvconform.conformance.report.words import (
     describe_known,
     describe_subject,
     find_failures,
+    find_law,
     find_sentence,
     rerun_line,
 )
-from kvconform.properties.law import CATALOGUE, NO_KIND, SEVERITIES
+from kvconform.properties.law import NO_KIND, SEVERITIES
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.rule import Rule
@@ -185,7 +186,8 @@ def _show_held(console: Console, results: Sequence[Result]) -> None:
 
 def _listed(id: str, kinds: Sequence[str]) -> str:
     """The kinds in few words, of all that the law is about."""
-    about = CATALOGUE[id].kinds if id in CATALOGUE else ()
+    law = find_law(id)
+    about = () if law is None else law.kinds
     if list(kinds) == [NO_KIND]:
         return ""
     if len(kinds) == len(about) and len(kinds) > 2:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 
 from kvconform.conformance.exits import BROKEN, CONFORMS, INCOMPLETE, VIOLATED
 from kvconform.conformance.report.document import VERDICTS, Asked, Report, Result, Subject
-from kvconform.properties.law import CATALOGUE, NO_KIND
+from kvconform.properties.law import CATALOGUE, NO_KIND, Law
 
 FAILURES = ("broken", "violated", "inconclusive")
 """Verdicts that are shown whole."""
@@ -49,7 +50,15 @@ def describe_subject(subject: Subject) -> str:
 
 def find_sentence(law: str) -> str:
     """The law itself; empty for one that this version does not have."""
-    return CATALOGUE[law].sentence if law in CATALOGUE else ""
+    found = find_law(law)
+    return "" if found is None else found.sentence
+
+
+def find_law(id: str) -> Law | None:
+    """The law of that id; None for one that this version does not have, as an old report may."""
+    # Laws register themselves when their module is imported.
+    importlib.import_module("kvconform.properties.laws")
+    return CATALOGUE.get(id)
 
 
 def find_failures(report: Report) -> list[Result]:

@@ -86,7 +86,8 @@ json merge(const json& specs) {
     json merged = construct(specs[0]);
     const bool full = merged["kind"] == "full_attention";
     for (const json& other : specs) {
-        for (const auto& [name, value] : construct(other).items()) {
+        const json constructed = construct(other);
+        for (const auto& [name, value] : constructed.items()) {
             const bool recorded = full && (name == "sliding_window" || name == "attention_chunk_size");
             if (recorded && (value.is_null() || merged[name].is_null())) {
                 if (!value.is_null()) merged[name] = value;

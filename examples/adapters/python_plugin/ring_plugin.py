@@ -29,7 +29,7 @@ class RingWindowSpec(SlidingWindowSpec):
         return min(window, -(-max_model_len // self.block_size))
 
 
-def register_custom_kv_cache_specs(cls: type[Platform], vllm_config: Any) -> None:
+def register(_platform: type[Platform], _vllm_config: Any) -> None:
     """What vLLM calls once it has registered its own kinds."""
     from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager
     from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
@@ -37,4 +37,4 @@ def register_custom_kv_cache_specs(cls: type[Platform], vllm_config: Any) -> Non
     KVCacheSpecRegistry.register(RingWindowSpec, manager_class=SlidingWindowManager)
 
 
-Platform.register_custom_kv_cache_specs = classmethod(register_custom_kv_cache_specs)
+Platform.register_custom_kv_cache_specs = classmethod(register)
