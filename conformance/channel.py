@@ -124,8 +124,11 @@ class Channel:
         try:
             more = self.receive(GRACE_SECONDS)
         except Lost as lost:
-            code = self._process.poll()
-            return None if code == 0 and not lost.partial else str(lost)
+            # Its output ends before it does: an interpreter that has torch to unload takes a while.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(GRACE_SECONDS)
+            ended_well = self._process.poll() == 0
+            return None if ended_well and not lost.partial else str(lost)
         return f"it wrote another line: {more[:200].decode(errors='replace')}"
 
     def kill(self) -> None:

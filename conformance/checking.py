@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from _pytest._code.code import ExceptionInfo, ReprFileLocation, TerminalRepr
+from _pytest._code.code import ReprFileLocation, TerminalRepr
 from _pytest._io import TerminalWriter
 from kvconform.conformance.expectations import (
     BadExpectations,
@@ -20,10 +20,11 @@ from kvconform.conformance.expectations import (
 from kvconform.conformance.implementations import AddressError, prepare
 from kvconform.conformance.profiles import PROFILES
 from kvconform.conformance.report.document import Finding, Result
+from kvconform.conformance.report.words import name_pair
 from kvconform.conformance.running import Bench, OpeningError
 from kvconform.conformance.selection import SelectionError, find_pairs, find_severities
 from kvconform.conformance.worker import Job
-from kvconform.properties.law import NO_KIND, Law
+from kvconform.properties.law import Law
 
 WIDTH = 100
 """Columns of what is told of a failure."""
@@ -117,8 +118,10 @@ class Checking:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Send what was found along with pytest's report."""
+        """Tell of a failure in the words of the terminal report, and send what was found along."""
         report = yield
+        if isinstance(item, LawItem) and call.excinfo and isinstance(call.excinfo.value, Failure):
+            report.longrepr = item.tell(call.excinfo.value)
         if isinstance(item, LawItem) and call.when == "setup" and item.answer is not None:
             report.kvconform = msgspec.json.encode(item.answer).decode()
         return report
@@ -154,8 +157,9 @@ class Laws(pytest.File):
     def collect(self) -> Iterator[pytest.Item]:
         """A test for each law and kind."""
         for law, kind in find_pairs():
-            name = law.id if kind == NO_KIND else f"{law.id}[{kind}]"
-            yield LawItem.from_parent(self, name=name, law=law, kind=kind)
+            name = name_pair(law.id, kind)
+            # Given as text, as it comes back from pytest's cache of what failed last.
+            yield LawItem.from_parent(self, name=name, nodeid=f"{self.nodeid}::{name}", law=law, kind=kind)
 
 
 class LawItem(pytest.Item):
@@ -208,12 +212,10 @@ class LawItem(pytest.Item):
         code = self.law.check.__code__
         return code.co_filename, code.co_firstlineno - 1, self.name
 
-    def repr_failure(self, excinfo: ExceptionInfo[BaseException], *more: Any) -> Any:
-        """The text of the terminal report in place of a traceback."""
-        if isinstance(excinfo.value, Failure):
-            path, line, _ = self.reportinfo()
-            return Told(excinfo.value.text, excinfo.value.message, (path, line + 1))
-        return super().repr_failure(excinfo, *more)
+    def tell(self, failure: Failure) -> Told:
+        """The failure as pytest shows it."""
+        path, line, _ = self.reportinfo()
+        return Told(failure.text, failure.message, (path, line + 1))
 
     def _failure(self, result: Result, findings: list[Finding]) -> Failure:
         from kvconform.conformance.report.terminal import show_result

@@ -9,6 +9,7 @@ import typer
 from kvconform.conformance import (
     commands_adapters,
     commands_compare,
+    commands_device,
     commands_explain,
     commands_prove,
     commands_reports,
@@ -184,6 +185,7 @@ def laws_command(
 
 commands_adapters.register(app)
 commands_compare.register(app)
+commands_device.register(app)
 commands_explain.register(app)
 commands_prove.register(app)
 commands_reports.register(app)

@@ -17,9 +17,12 @@ from kvconform.properties.given import Given
 from kvconform.properties.law import CATALOGUE, NO_KIND, Law, Violation
 from kvconform.properties.sampling import sample
 from kvconform.reference.interface import Implementation, Refused, Unsupported
-from kvconform.reference.specs import ATTENTION_KINDS, Spec, field_names
+from kvconform.reference.specs import FULL_KINDS, Spec, field_names
 
 Arguments = dict[str, Any]
+
+LONG = 1 << 30
+"""Tokens of a request that no window, chunk or batch is likely to exceed."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +114,12 @@ def _resized(given: Given) -> Arguments:
 
 
 def _deployed(given: Given) -> Arguments:
-    ranks = (1, 2) if given.kind in ATTENTION_KINDS else (1,)
-    deployment = drawn.deployment(given, concurrent=(1, 2, 3), ranks=ranks, encoder=True)
+    ranks = (1, 2) if given.kind in FULL_KINDS else (1,)
+    # A short request hides what a window or the tokens in flight would ask for.
+    length = LONG if given.flag("long") else given.tokens("max_model_len", at_least=1)
+    deployment = drawn.deployment(
+        given, concurrent=(1, 2, 3), ranks=ranks, encoder=True, max_model_len=length
+    )
     return {"spec": drawn.spec(given), "deployment": deployment}
 
 

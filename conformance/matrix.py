@@ -25,9 +25,8 @@ class Cell:
 
     def describe(self) -> str:
         """The verdict, and how many of how many kinds where they differ."""
-        return self.verdict if self.count == len(self.results) else self._of()
-
-    def _of(self) -> str:
+        if self.count == len(self.results):
+            return self.verdict
         return f"{self.verdict} {self.count} of {len(self.results)}"
 
 
@@ -42,7 +41,7 @@ class Row:
     @property
     def differs(self) -> bool:
         """Whether the implementations differ that were asked."""
-        return len({(cell.verdict, cell.count) for cell in self.cells if cell.results}) > 1
+        return len({cell.describe() for cell in self.cells if cell.results}) > 1
 
     @property
     def holds(self) -> bool:

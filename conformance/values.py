@@ -74,7 +74,12 @@ def to_wire(value: Any, spec_form: SpecFilter = spec_to_wire) -> Any:
     if value is None or kind in (bool, str, float):
         return value
     if isinstance(value, Spec):
-        return {name: to_wire(field, spec_form) for name, field in spec_form(value).items()}
+        wire = spec_form(value)
+        for name, part in wire.items():
+            # Most fields stay as they are, and a law may ask thousands of times.
+            if type(part) not in PLAIN and not (type(part) is int and -FIRST_STRING < part < FIRST_STRING):
+                wire[name] = to_wire(part, spec_form)
+        return wire
     if isinstance(value, tuple | list):
         return [to_wire(part, spec_form) for part in value]
     if isinstance(value, Mapping):
@@ -179,8 +184,17 @@ def _spec(wire: Any) -> Spec:
 
 
 def _fields(struct: msgspec.Struct) -> dict[str, Any]:
-    values = {name: getattr(struct, name) for name in struct.__struct_fields__}
-    return {name: _build(value) for name, value in values.items() if value is not msgspec.UNSET}
+    values = msgspec.structs.asdict(struct)
+    for name, value in values.items():
+        if type(value) is Integer:
+            values[name] = int(value)
+        elif type(value) not in PLAIN:
+            values[name] = _build(value)
+    values.pop("in_flight_tokens", None)
+    return values
+
+
+PLAIN = frozenset((str, bool, types.NoneType))
 
 
 def _build(value: Any) -> Any:
@@ -199,7 +213,7 @@ def _build(value: Any) -> Any:
 
 
 MADE: dict[type, Callable[..., Any]] = {}
-"""What is made of the structs of this module."""
+"""The dataclass of the reference that each struct of this module is the wire type of."""
 
 
 _STRUCTS: dict[Any, type[msgspec.Struct]] = {}
@@ -228,12 +242,8 @@ def _make_struct(data_class: Any) -> type[msgspec.Struct]:
         data_class.__name__, members, kw_only=True, frozen=True, forbid_unknown_fields=True, **options
     )
     struct.__doc__ = data_class.__doc__
-    MADE[struct] = _deployment if data_class is Deployment else data_class
+    MADE[struct] = data_class
     return struct
-
-
-def _deployment(in_flight_tokens: int = 0, **values: Any) -> Deployment:  # noqa: ARG001 (derived)
-    return Deployment(**values)
 
 
 def wire_type(annotation: Any) -> Any:

@@ -89,7 +89,7 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Non
 
 def pytest_configure(config: pytest.Config) -> None:
     """Markers, so that they are known wherever the checks run from."""
-    config.addinivalue_line("markers", "large: takes several GiB, touched in a few places only")
+    config.addinivalue_line("markers", "large: takes half a GiB or more, most of it untouched")
     config.addinivalue_line("markers", "law(id): the law of the catalogue that the check is of")
 
 

@@ -22,9 +22,9 @@ def test_plan_takes_what_was_computed(config: KVCacheConfig, memory: Memory, tal
     tally.counts["plans allocated"] += 1
 
 
-@pytest.mark.parametrize("blocks", [3, 63, 64, 65, 640, 641, 1025])
+@pytest.mark.parametrize("blocks", [3, 127, 128, 129, 1279, 1280, 2049])
 def test_sizes_about_the_allocator_s_steps(blocks: int, memory: Memory, tally: Tally) -> None:
-    """Pages of 16 KiB: tensors below, at and above 1, 10 and 16 MiB, where segments change."""
+    """Pages of 8 KiB: tensors below, at and above 1 and 10 MiB, where CUDA's segments change."""
     config = planned({f"f.{index}": FULL for index in range(2)}, False, blocks)
     assert page_size_bytes(FULL) == 8192
     check_allocation(config, memory)

@@ -144,7 +144,7 @@ CASE = '{"law":"page/exact-at-scale","kind":"mamba","given":{"past":7,"extra":0}
         (["run", "vllm==zero"], "'zero' is not a version of vLLM"),
         (["run", "vllm=="], "is not a version of vLLM"),
         (["run", "vllm@nowhere"], "nowhere holds no vllm package"),
-        (["run", "process:cat"], "process: is not known to this version"),
+        (["run", "process:no-such-program"], "no program 'no-such-program' can be run"),
         (["run", "miniature:x"], "miniature: is not known to this version"),
         (["run", "python:faulty"], "write python:MODULE:ATTRIBUTE"),
         (["run", "python::x"], "write python:MODULE:ATTRIBUTE"),
@@ -226,9 +226,10 @@ def test_no_worker_outlives_a_killed_run(tmp_path: Path) -> None:
         stdout=subprocess.DEVNULL,
     )
     wait_for(lambda: slow.exists() and slow.read_text() != "")
+    worker = int(slow.read_text())
     running.kill()
     running.wait()
-    wait_for(lambda: not is_running(int(slow.read_text())))
+    wait_for(lambda: not is_running(worker))
 
 
 def is_running(process: int) -> bool:

@@ -150,13 +150,7 @@ def test_a_proved_law_meets_no_disagreement(
 
 @pytest.mark.parametrize(
     ("id", "assumption"),
-    [
-        ("T2", "partial_block"),
-        ("T3", "not_whole"),
-        ("T4", "in_flight"),
-        ("T6", "aligned"),
-        ("T7", "positive"),
-    ],
+    [("T1", "aligned"), ("T3", "not_whole"), ("T6", "aligned"), ("T7", "positive"), ("T10", "above")],
 )
 def test_crosshair_refutes_what_is_false(
     id: str, assumption: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

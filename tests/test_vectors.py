@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 from commands import environment, kvconform
+from kvconform.conformance import vectors
 from kvconform.conformance.selection import find_laws, find_pairs
 from kvconform.conformance.values import read_arguments, to_wire
 from kvconform.conformance.vectors import (
@@ -39,7 +40,7 @@ def laws_in(files: dict[str, bytes]) -> list[dict[str, Any]]:
 
 
 def test_every_file_is_as_the_schema_says(files: dict[str, bytes]) -> None:
-    assert json.loads(files["schema.json"]) == schema()
+    assert json.loads(files["schema.json"]) == json.loads(json.dumps(schema()))
     validator = jsonschema.Draft202012Validator(schema())
     for law in laws_in(files):
         validator.validate(law)
@@ -118,7 +119,11 @@ def test_a_case_can_be_replayed(files: dict[str, bytes], tmp_path: Path) -> None
 
 
 def test_the_same_version_writes_the_same_bytes(tmp_path: Path) -> None:
-    selected = ("--laws", "page/aligned,plan/one-stride,registry", "--implementation-independent")
+    selected = (
+        "--laws",
+        "page/aligned,plan/one-stride,uniform/registered-base",
+        "--implementation-independent",
+    )
     for seed in ("1", "2"):
         subprocess.run(
             ["kvconform", "vectors", seed, *selected],
@@ -133,7 +138,7 @@ def test_the_same_version_writes_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_what_only_python_can_be_asked_may_be_left_out() -> None:
-    pairs = find_pairs("merge/*,registry", "mla_attention,-")
+    pairs = find_pairs("merge/*,uniform/*", "mla_attention,-")
     for any_language in (False, True):
         made = make_vectors(pairs, version="1", any_language=any_language)
         asked = {
@@ -160,12 +165,23 @@ def test_what_was_interrupted_can_be_written_again(
     files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "vectors"
-    (place / "page").mkdir(parents=True)
-    with pytest.raises(OSError, match="directory"):
-        write_directory(place, {"index.json": b"{}", "page/aligned.json": b"{}", "page": b""})
+    write = vectors._write
+    written = []
+
+    def stop(path: Path, content: bytes) -> None:
+        if len(written) == 4:
+            raise OSError(28, "No space left on device")
+        written.append(path)
+        write(path, content)
+
+    monkeypatch.setattr(vectors, "_write", stop)
+    with pytest.raises(OSError, match="No space left"):
+        write_directory(place, files)
+    assert [path.exists() for path in written] == [True] * 4
+    monkeypatch.undo()
     check_directory(place)
     write_directory(place, files)
-    check_directory(place)
+    assert json.loads((place / "index.json").read_bytes()) == json.loads(files["index.json"])
 
 
 @pytest.mark.parametrize(

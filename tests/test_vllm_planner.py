@@ -257,12 +257,11 @@ def test_packed_layouts_and_drafts_are_asked_for(version: str) -> None:
     if version == "0.20.2":
         assert found["packed"] == ["Unsupported", "a packed layout"]
     else:
-        (strides,) = found["packed"]
-        assert len(strides) == 3
-        assert set(strides) == {2 * 512} or set(strides) == {512}, strides
+        # Two layers of 512 bytes in the widest group.
+        assert found["packed"] == [[1024, 1024, 1024]]
     assert found["within"]
-    if version in ("0.31.0", "0.33.0"):
-        assert found["flags"] == {"f": True, "draft": True, "s": False} or found["flags"]["draft"]
+    # Earlier releases flag the drafts of one model only.
+    assert version not in ("0.31.0", "0.33.0") or found["flags"]["draft"]
 
 
 @pytest.mark.release

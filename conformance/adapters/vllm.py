@@ -686,13 +686,18 @@ def load_leniently(name: str, root: Path, *, siblings: Sequence[str] = ()) -> ty
     module.__file__ = str(path)
     module.__package__ = name.rpartition(".")[0]
     sys.modules[name] = module
-    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
-        try:
-            exec(_compile(statement, path), module.__dict__)
-        except Exception as error:
-            for bound in _names_bound(statement):
-                STOOD_IN.add(f"{name}.{bound}")
-                module.__dict__[bound] = StandIn(f"{name}.{bound} ({type(error).__name__}: {error})")
+    try:
+        for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+            try:
+                exec(_compile(statement, path), module.__dict__)
+            except Exception as error:
+                for bound in _names_bound(statement):
+                    STOOD_IN.add(f"{name}.{bound}")
+                    module.__dict__[bound] = StandIn(f"{name}.{bound} ({type(error).__name__}: {error})")
+    except BaseException:
+        # Interrupted, as by a time limit: half a module must not pass for the whole one.
+        del sys.modules[name]
+        raise
     return module
 
 

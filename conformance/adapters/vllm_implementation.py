@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,9 @@ class VllmImplementation(Implementation):
     def __init__(self, root: Path | None, name: str) -> None:
         self.adapter = vllm.Adapter(root)
         self.planner = Planner(self.adapter)
+        with suppress(Exception):
+            # Loaded here so that no law is charged with it; where it fails, asking says why.
+            self.planner.load()
         self._changed: deque[tuple[object, dict[str, Spec]]] = deque(maxlen=CHANGES_KEPT)
         self._operations = self.adapter.operations() | self.planner.operations
         self.name = name

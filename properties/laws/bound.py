@@ -417,15 +417,28 @@ def formula_of(spec: Spec, deployment: Deployment) -> tuple[int, int | None]:
 
 @law("bound/exact-at-scale", severity="safety", kinds=ATTENTION_KINDS, needs=NEEDS, proved=True)
 def exact_at_scale(implementation: Implementation, given: Given) -> None:
-    """Bounds stay exact for token counts past 2^31."""
-    length = given.choice("past", (1 << 31, 1 << 53)) + given.integer("odd", at_most=1 << 20) * 2 + 1
-    fields = {name: length for name in drawn.needed(given.kind)}
-    spec = make(given.kind, **fields, block_size=1, num_kv_heads=1, head_size=1, dtype="uint8")
-    deployment = Deployment(max_model_len=2 * length, max_num_batched_tokens=1, max_encoder_tokens=length)
-    stated, _ = formula_of(spec, deployment)
-    ensure_equal(
-        implementation.max_blocks_per_request(spec, deployment), stated, "bound in blocks", "exact integer arithmetic"
+    """Bounds stay exact for token counts past 2^31.
+
+    With blocks of one token, one token more is one block more. A bound that wraps is far below its
+    tokens; one that is computed in doubles loses the step past 2^53.
+    """
+    tokens = given.choice("past", (1 << 31, 1 << 53)) + given.integer("extra", at_most=1 << 20)
+    bounds = []
+    for scale in (tokens, tokens + 1):
+        fields = dict.fromkeys(drawn.needed(given.kind), scale)
+        spec = make(given.kind, **fields, block_size=1, num_kv_heads=1, head_size=1, dtype="uint8")
+        length = 4 * scale if fields and given.kind != "rswa" else scale
+        deployment = Deployment(max_model_len=length, max_num_batched_tokens=1, max_encoder_tokens=scale)
+        bounds.append(implementation.max_blocks_per_request(spec, deployment))
+    bound, after = bounds
+    if given.kind == "encoder_only_attention":
+        ensure_equal(bound, 0, "bound in blocks", "no cache")
+        return
+    ensure(
+        tokens - 1 <= bound <= 4 * tokens,
+        f"bound: got {bound} blocks of one token, wanted about {tokens} = tokens to hold",
     )
+    ensure_equal(after, bound + 1, "bound in blocks with one token more", "one block of one token more")
 
 
 @law("bound/formula", severity="formula", kinds=(*BOUNDED, "uniform_type"), needs=NEEDS, proved=True)

@@ -53,7 +53,7 @@ def at(place: Placement, block: int) -> str:
     return f"{place.layer} block {block} at bytes {start} to {end}"
 
 
-@law("plan/blocks-aligned", severity="safety", needs=CONFIGS, proved=True)
+@law("plan/blocks-aligned", severity="safety", needs=CONFIGS)
 def blocks_aligned(implementation: Implementation, given: Given) -> None:
     """Every block of a layer starts at a multiple of the layer's declared alignment, padded or not.
 
@@ -97,7 +97,7 @@ def declared_alignment(spec: Spec) -> int | None:
     return spec.alignment if isinstance(spec, LATENT) else None
 
 
-@law("plan/backs-every-block", severity="safety", needs=CONFIGS, proved=True, reports=("tpu-inference#2366",))
+@law("plan/backs-every-block", severity="safety", needs=CONFIGS, reports=("tpu-inference#2366",))
 def backs_every_block(implementation: Implementation, given: Given) -> None:
     """Each layer's page of each block lies inside its tensor.
 
@@ -113,7 +113,7 @@ def backs_every_block(implementation: Implementation, given: Given) -> None:
                 )
 
 
-@law("plan/blocks-apart", severity="safety", needs=CONFIGS, proved=True)
+@law("plan/blocks-apart", severity="safety", needs=CONFIGS)
 def blocks_apart(implementation: Implementation, given: Given) -> None:
     """Different block ids never share a byte, in any layout that the planner accepts.
 
@@ -133,7 +133,7 @@ def blocks_apart(implementation: Implementation, given: Given) -> None:
                 )
 
 
-@law("plan/disjoint", severity="safety", needs=CONFIGS, proved=True, reports=("vllm#50276",))
+@law("plan/disjoint", severity="safety", needs=CONFIGS, reports=("vllm#50276",))
 def disjoint(implementation: Implementation, given: Given) -> None:
     """Pages of two layers of one group never share a byte, nor do two blocks of one layer.
 

@@ -64,7 +64,6 @@ def sink_blocks(spec: Spec) -> int:
     "plan/within-budget",
     severity="safety",
     needs=CONFIGS,
-    proved=True,
     reports=("vllm.cpp#357",),
 )
 def within_budget(implementation: Implementation, given: Given) -> None:
@@ -87,7 +86,6 @@ def within_budget(implementation: Implementation, given: Given) -> None:
     "plan/maximal",
     severity="economy",
     needs=CONFIGS,
-    proved=True,
     reports=("tpu-inference#757",),
 )
 def maximal(implementation: Implementation, given: Given) -> None:
@@ -112,7 +110,7 @@ def maximal(implementation: Implementation, given: Given) -> None:
     )
 
 
-@law("plan/monotone", severity="agreement", needs=CONFIGS, proved=True)
+@law("plan/monotone", severity="agreement", needs=CONFIGS)
 def monotone(implementation: Implementation, given: Given) -> None:
     """More memory never gives fewer blocks.
 
@@ -185,7 +183,6 @@ def check_counts_all(implementation: Implementation, given: Given) -> None:
     "plan/startup-implies-admission",
     severity="safety",
     needs=(*CONFIGS, "generate_scheduler_kv_cache_config", "max_admission_blocks_per_request"),
-    proved=True,
     reports=("vllm#39734", "vllm#47272"),
 )
 def startup_implies_admission(implementation: Implementation, given: Given) -> None:
