@@ -25,7 +25,7 @@ LAST_WORDS = 2000
 PATIENCE = 1.0
 """Seconds between signs of life while a line is awaited."""
 
-GRACE_SECONDS = 1.0
+GRACE_SECONDS = 10.0
 """Seconds that a process is given to end once it has closed its output or was told to stop."""
 
 

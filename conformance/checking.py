@@ -18,6 +18,7 @@ from kvconform.conformance.expectations import (
     read_expectations,
 )
 from kvconform.conformance.implementations import AddressError, prepare
+from kvconform.conformance.plugin import NAME
 from kvconform.conformance.profiles import PROFILES
 from kvconform.conformance.report.document import Finding, Result
 from kvconform.conformance.report.words import name_pair
@@ -28,6 +29,10 @@ from kvconform.properties.law import Law
 
 WIDTH = 100
 """Columns of what is told of a failure."""
+
+
+FOUND = "kvconform"
+"""The attribute of pytest's reports that holds what was found."""
 
 
 class Told(TerminalRepr):
@@ -123,12 +128,13 @@ class Checking:
         if isinstance(item, LawItem) and call.excinfo and isinstance(call.excinfo.value, Failure):
             report.longrepr = item.tell(call.excinfo.value)
         if isinstance(item, LawItem) and call.when == "setup" and item.answer is not None:
-            report.kvconform = msgspec.json.encode(item.answer).decode()
+            # pytest-xdist hands on what it finds in a report, as long as it is text.
+            vars(report)[FOUND] = msgspec.json.encode(item.answer).decode()
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep what was found, here or by a worker of pytest-xdist."""
-        written = getattr(report, "kvconform", None)
+        written = vars(report).get(FOUND)
         if written is not None:
             self._answers.append(msgspec.json.decode(written, type=Answer))
 
@@ -175,7 +181,8 @@ class LawItem(pytest.Item):
     @property
     def checking(self) -> Checking:
         """The session's."""
-        found: Checking = self.config.pluginmanager.get_plugin("kvconform-checking")
+        found = self.config.pluginmanager.get_plugin(NAME)
+        assert isinstance(found, Checking)
         return found
 
     def setup(self) -> None:

@@ -84,7 +84,8 @@ class Plain(Implementation):
         return blocks.max_blocks_per_request(spec, deployment.counting_lookahead())
 
     def max_memory_usage_bytes(self, spec: Spec, deployment: Deployment) -> int:
-        return blocks.max_memory_usage_bytes(spec, deployment.counting_lookahead())
+        # Of its own answers: who overrides one of them has the memory that follows from it.
+        return self.max_blocks_per_request(spec, deployment) * self.page_size_bytes(spec)
 
     def max_num_blocks_per_req(self, spec: Spec, deployment: Deployment, max_len: int) -> int:
         return blocks.max_num_blocks_per_req(spec, deployment, max_len)

@@ -163,6 +163,8 @@ def main() -> None:
         if command["command"] == "stop":
             if mode == "stays":
                 hang(None)
+            if mode == "saves":
+                open(sys.argv[2], "w").close()
             return
         if command["command"] == "start":
             start(mode)
@@ -175,5 +177,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    MISDEEDS |= dict.fromkeys(("batch_reversed", "stays", "right"), say)
+    MISDEEDS |= dict.fromkeys(("batch_reversed", "stays", "saves", "right"), say)
     main()

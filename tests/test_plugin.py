@@ -211,7 +211,7 @@ def test_an_implementation_is_imported_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(
         "import sys\n"
         "def pytest_sessionfinish(session):\n"
-        "    print('LOADED', [name for name in ('faulty', 'hypothesis.core') if name in sys.modules])\n"
+        "    print('LOADED', session.testscollected, 'faulty' in sys.modules)\n"
     )
-    ended = run("-k", "page/positive and rswa", "-s", "-p", "no:hypothesispytest", ".", cwd=tmp_path)
-    assert "LOADED ['hypothesis.core']" in ended.stdout or "LOADED []" in ended.stdout, ended.stdout
+    ended = run("-k", "page/positive and rswa", "-s", ".", cwd=tmp_path)
+    assert "LOADED 1 False" in ended.stdout, ended.stdout

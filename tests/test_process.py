@@ -240,6 +240,11 @@ def test_a_line_without_end_does_not_fill_the_memory(
         opened.real_page_size_bytes(SPEC)
 
 
+def test_a_process_is_told_to_stop_when_a_run_ends(tmp_path: Path) -> None:
+    assert set(verdicts(run_some("saves", str(tmp_path / "saved"))).values()) == {"held"}
+    assert (tmp_path / "saved").exists()
+
+
 def test_a_run_leaves_no_process_behind() -> None:
     for mode in ("right", "closes_output"):
         run_some(mode)

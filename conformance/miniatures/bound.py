@@ -33,7 +33,6 @@ def window_tokens(spec: SlidingWindow, deployment: Deployment) -> int:
     "bound/retained-counts",
     "bound/in-flight-counts",
     "bound/lookahead-counts",
-    "bound/exact-at-scale",
     "bound/formula",
 )
 class WindowWithoutPlusOne(Engine):
@@ -45,7 +44,7 @@ class WindowWithoutPlusOne(Engine):
         return cdiv(min(window_tokens(spec, deployment), deployment.max_model_len), spec.block_size)
 
 
-@breaks("bound/window-is-tight", "bound/exact-at-scale", "bound/formula")
+@breaks("bound/window-is-tight", "bound/formula")
 class WindowWithPlusTwo(Engine):
     """A window is charged a spare block at either end."""
 
@@ -121,7 +120,6 @@ class ChunkOfPartBlocksAnswered(Engine):
     "bound/chunk-suffices",
     "bound/in-flight-counts",
     "bound/lookahead-counts",
-    "bound/exact-at-scale",
     "bound/formula",
 )
 class ChunkAlone(Engine):
@@ -157,7 +155,7 @@ class ChunkBeyondLength(Engine):
         return super().max_blocks_per_request(spec, replace(deployment, max_model_len=longer))
 
 
-@breaks("bound/rswa-suffices", "bound/dcp-agrees", "bound/exact-at-scale", "bound/formula")
+@breaks("bound/rswa-suffices", "bound/dcp-agrees", "bound/formula")
 class PromptForgotten(Engine):
     """A reference sliding request is charged its window and what is in flight, not its prompt."""
 
@@ -169,7 +167,7 @@ class PromptForgotten(Engine):
         return min(bound, cdiv(tokens, spec.block_size) + 1)
 
 
-@breaks("bound/full-is-exact", "bound/dcp-agrees", "bound/exact-at-scale", "bound/formula")
+@breaks("bound/full-is-exact", "bound/dcp-agrees", "bound/formula")
 class NullBlockInEveryBound(Engine):
     """The null block, one for the whole pool, is charged to every full request."""
 
@@ -287,7 +285,7 @@ class ShareRoundedDown(Engine):
         return super().max_num_blocks_per_req(spec, deployment, whole)
 
 
-@breaks("bound/encoder-length", "bound/exact-at-scale", "bound/formula")
+@breaks("bound/encoder-length", "bound/formula")
 class CrossAttentionByDecoderLength(Engine):
     """Cross-attention is charged the decoder's length, not the encoder's."""
 

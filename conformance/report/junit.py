@@ -42,7 +42,8 @@ def encode_junit(report: Report) -> bytes:
         }.items():
             suite.set(attribute, str(len(list(suite.iter(tag)))))
     indent(root)
-    return b'<?xml version="1.0" encoding="utf-8"?>\n' + tostring(root, encoding="utf-8") + b"\n"
+    text: str = tostring(root, encoding="unicode")
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'.encode()
 
 
 def _facts(report: Report) -> dict[str, str]:

@@ -118,7 +118,7 @@ def _show(result: Result, report: Report, prefix: str) -> Shown:
 
 
 def _summary(report: Report, severities: Sequence[str]) -> list[Mapping[str, Any]]:
-    rows = []
+    rows: list[Mapping[str, Any]] = []
     for verdict in VERDICTS:
         of_verdict = [result.severity for result in report.results if result.verdict == verdict]
         if of_verdict:
