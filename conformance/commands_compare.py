@@ -51,7 +51,9 @@ def diff_command(
         try:
             total = len(questions(Both(one, other)))
             with counting(f"{left} against {right}", total) as progress:
-                for done, found in enumerate(compare(one, other, examples=examples, seed=seed)):
+                growing = compare(one, other, examples=examples, seed=seed)
+                for done, so_far in enumerate(growing):
+                    found = so_far
                     progress(min(done, total))
             changes = effects(one, other, length=length, budget_bytes=budget << 30)
         except (BrokenExchange, Fell) as fall:

@@ -31,7 +31,16 @@ def device_command(
     if importlib.util.find_spec("torch") is None:
         raise Stop("the device checks need torch: pip install 'kvconform[gpu]'")
     # A process of its own: pytest and torch are not for this one, and a device may take it down.
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "kvconform.gpu_checks"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--pyargs",
+        "kvconform.gpu_checks",
+    ]
     if device is not None:
         command += ["--device", device]
     if junit is not None:

@@ -36,7 +36,9 @@ def explain_command(
     length: Annotated[
         int | None, typer.Option(min=1, metavar="TOKENS", help="Length of a request; a model's longest.")
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, metavar="TOKENS", help="Tokens one batch may schedule.")] = 8192,
+    batch: Annotated[
+        int, typer.Option(min=1, metavar="TOKENS", help="Tokens one batch may schedule.")
+    ] = 8192,
     batches: Annotated[int, typer.Option(min=1, metavar="N", help="Batches in flight at once.")] = 1,
     encoder: Annotated[int, typer.Option(min=0, metavar="TOKENS", help="Longest encoder input.")] = 0,
     ranks: Annotated[int, typer.Option(min=1, metavar="N", help="Decode context parallel ranks.")] = 1,

@@ -202,9 +202,7 @@ def questions(both: Both) -> list[tuple[str, str]]:
     ]
 
 
-def _compare_one(
-    both: Both, found: Comparison, operation: str, kind: str, examples: int, seed: int
-) -> None:
+def _compare_one(both: Both, found: Comparison, operation: str, kind: str, examples: int, seed: int) -> None:
     last: list[tuple[Arguments, Any, Any]] = []
 
     def agree(_: Implementation, given: Given) -> None:
@@ -247,7 +245,9 @@ def _compare_names(both: Both, found: Comparison, operation: str) -> None:
         one, other = _answer(both.left, operation, arguments), _answer(both.right, operation, arguments)
         if _differ(both, one, other):
             found.different.append(
-                Difference(operation, NO_KIND, arguments, arguments, _words(one, other), _words(other, one), "")
+                Difference(
+                    operation, NO_KIND, arguments, arguments, _words(one, other), _words(other, one), ""
+                )
             )
     found.same.append((operation, NO_KIND, len(names)))
 

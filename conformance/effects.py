@@ -46,9 +46,7 @@ class Effects:
     unchanged: tuple[str, ...]
 
 
-def effects(
-    left: Implementation, right: Implementation, *, length: int, budget_bytes: int
-) -> Effects:
+def effects(left: Implementation, right: Implementation, *, length: int, budget_bytes: int) -> Effects:
     """Size every model of the collection by both implementations.
 
     A request is ``length`` tokens, or the model's longest; one batch of 8,192 tokens is in flight
@@ -71,9 +69,7 @@ def effects(
     return Effects(length, budget_bytes, tuple(changed), tuple(unchanged))
 
 
-def sizes_of(
-    side: Implementation, layers: Counter[Spec], deployment: Deployment, budget_bytes: int
-) -> Sizes:
+def sizes_of(side: Implementation, layers: Counter[Spec], deployment: Deployment, budget_bytes: int) -> Sizes:
     """A model's sizes: each distinct layer is asked once."""
     block_bytes = request_blocks = request_bytes = 0
     try:

@@ -134,7 +134,9 @@ def _bound_words(spec: Spec, deployment: Deployment) -> str:
             f"{length} length) / {block}) + 1, at most those of the whole length"
         )
     if isinstance(spec, ChunkedLocalAttention):
-        return f"ceil(min({spec.attention_chunk_size} chunk + {in_flight} in flight, {length} length) / {block})"
+        return (
+            f"ceil(min({spec.attention_chunk_size} chunk + {in_flight} in flight, {length} length) / {block})"
+        )
     if isinstance(spec, CrossAttention):
         return f"ceil({deployment.max_encoder_tokens} encoder tokens / {block})"
     if isinstance(spec, EncoderOnlyAttention):

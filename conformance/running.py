@@ -119,7 +119,8 @@ class Bench:
                 await worker.close()
                 raise
             self._worker = worker
-            self.subject = Subject(self._job.implementation.address, opened.name, opened.version)
+            subject = self._job.implementation
+            self.subject = Subject(subject.address, opened.name, opened.version, subject.options)
         try:
             result = await self._worker.ask(task)
         except _Lost as lost:

@@ -17,7 +17,6 @@ from kvconform.reference.modes import MODES
 from kvconform.reference.pages import unpadded_page_size_bytes
 from kvconform.reference.specs import (
     FULL_KINDS,
-    KINDS,
     LATENT_KINDS,
     WINDOW_KINDS,
     Mamba,
@@ -116,9 +115,7 @@ def _own_fields(
     if kind in WINDOW_KINDS:
         window("sliding_window")
         if "extra_retained_tokens" in has and "extra_retained_tokens" not in fixed:
-            values["extra_retained_tokens"] = given.tokens(
-                f"{name}.extra_retained_tokens", at_most=1 << 20
-            )
+            values["extra_retained_tokens"] = given.tokens(f"{name}.extra_retained_tokens", at_most=1 << 20)
     if kind == "chunked_local_attention":
         # Whole blocks are what most laws of chunks are about.
         window("attention_chunk_size", *(block * blocks for blocks in range(1, 9)))
@@ -158,15 +155,11 @@ def _padding(
     chosen = given.choice(f"{name}.padding", options)
     if chosen == "hand":
         contents = unpadded_page_size_bytes(make(kind, **values))
-        padded = given.integer(
-            f"{name}.page_size_padded", at_least=contents, at_most=contents + (1 << 40)
-        )
+        padded = given.integer(f"{name}.page_size_padded", at_least=contents, at_most=contents + (1 << 40))
         return {"page_size_padded": padded}
     if chosen == "aligned":
         return {
-            "alignment": given.integer(
-                f"{name}.alignment", at_least=1, at_most=1 << 20, typical=ALIGNMENTS
-            )
+            "alignment": given.integer(f"{name}.alignment", at_least=1, at_most=1 << 20, typical=ALIGNMENTS)
         }
     return {}
 
@@ -198,9 +191,7 @@ def mamba(
     if "mamba_cache_mode" not in fixed:
         values["mamba_cache_mode"] = given.choice(f"{name}.mamba_cache_mode", modes)
     if "num_speculative_blocks" not in fixed:
-        values["num_speculative_blocks"] = given.integer(
-            f"{name}.num_speculative_blocks", at_most=1 << 10
-        )
+        values["num_speculative_blocks"] = given.integer(f"{name}.num_speculative_blocks", at_most=1 << 10)
     values.update(fixed)
     made = Mamba(**values)
     by_hand = tuple(padding) == ("hand",) or ("hand" in padding and given.flag(f"{name}.padded"))
@@ -311,7 +302,9 @@ def change(given: Given, name: str, original: Any, field: str) -> Any:
         low, high = domain
         ratio = getattr(original, "compress_ratio", 1) if field == "block_size" else 1
         values = {
-            field: given.integer(f"{name}.{field}", at_least=low * ratio, at_most=high * ratio, multiple_of=ratio)
+            field: given.integer(
+                f"{name}.{field}", at_least=low * ratio, at_most=high * ratio, multiple_of=ratio
+            )
         }
     given.assume(values[field] != before)
     if field == "compress_ratio":
@@ -320,7 +313,10 @@ def change(given: Given, name: str, original: Any, field: str) -> Any:
         values["attention_chunk_size"] = None
     if field == "attention_chunk_size" and original.kind in FULL_KINDS:
         values["sliding_window"] = None
-    if field not in ("page_size_padded", "alignment") and getattr(original, "page_size_padded", None) is not None:
+    if (
+        field not in ("page_size_padded", "alignment")
+        and getattr(original, "page_size_padded", None) is not None
+    ):
         # A padding that still covers the changed contents keeps the spec well formed.
         contents = unpadded_page_size_bytes(replace(original, page_size_padded=None, **values))
         given.assume(original.page_size_padded >= contents)
@@ -347,9 +343,7 @@ def deployment(
     """
     length = max_model_len
     if length is None:
-        length = given.integer(
-            f"{name}.max_model_len", at_least=1, typical=(*TYPICAL_TOKENS, *lengths)
-        )
+        length = given.integer(f"{name}.max_model_len", at_least=1, typical=(*TYPICAL_TOKENS, *lengths))
     return Deployment(
         max_model_len=length,
         max_num_batched_tokens=given.integer(

@@ -201,9 +201,7 @@ def _layers(given: Given, buckets: Sequence[Spec]) -> tuple[dict[str, Spec], tup
     order = given.choice("order", ("by kind", "interleaved"))
     kinds = [index for index, count in enumerate(counts) for _ in range(count)]
     if order == "interleaved":
-        kinds = [
-            index for turn in range(max(counts)) for index, count in enumerate(counts) if turn < count
-        ]
+        kinds = [index for turn in range(max(counts)) for index, count in enumerate(counts) if turn < count]
     layers = {f"layers.{place}": buckets[index] for place, index in enumerate(kinds)}
     draft = given.choice("draft_layer", ("none", *(f"kind.{index}" for index in range(len(buckets)))))
     if draft == "none":
@@ -260,9 +258,7 @@ def request_in_blocks(drawn: Model) -> tuple[int, list[int]]:
     try:
         groups = grouping.get_kv_cache_groups(drawn.layers(), drawn.deployment, Registry())
         packed = drawn.deployment.packed_layout
-        sizes = [
-            planning.bytes_per_block(planning.project(groups, rank), packed) for rank in drawn.ranks
-        ]
+        sizes = [planning.bytes_per_block(planning.project(groups, rank), packed) for rank in drawn.ranks]
         needed = planning.blocks_per_request(groups, drawn.deployment)
         return needed + planning.withheld_blocks(groups), sizes
     except Refused:

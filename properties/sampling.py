@@ -14,12 +14,11 @@ from typing import Any
 import hypothesis.errors
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
-
 from kvconform.properties.given import LARGEST, Given, Rejected
 from kvconform.properties.law import Law, Violation
 from kvconform.reference.interface import Implementation, Refused, Unsupported
 
-SMALL = tuple(range(0, 13)) + (15, 16, 17, 23, 24, 31, 32, 33)
+SMALL = (*range(13), 15, 16, 17, 23, 24, 31, 32, 33)
 """Offsets met most often: block edges lie among small numbers."""
 
 HUGE = (-1, True)

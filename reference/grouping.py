@@ -61,9 +61,7 @@ def get_kv_cache_groups(
             raise Refused("without the hybrid manager all layers must share one group, and these cannot")
         groups = _split(unify_page_sizes(planned))
     drafts = frozenset(deployment.draft_layers)
-    return tuple(
-        replace(group, is_eagle_group=not drafts.isdisjoint(group.layer_names)) for group in groups
-    )
+    return tuple(replace(group, is_eagle_group=not drafts.isdisjoint(group.layer_names)) for group in groups)
 
 
 def unify_page_sizes(layers: Mapping[str, Spec]) -> dict[str, Spec]:

@@ -47,8 +47,7 @@ def unpadded_page_size_bytes(spec: Spec) -> int:
         if len(spec.shapes) != len(spec.dtypes):
             raise Refused(f"{len(spec.shapes)} shapes but {len(spec.dtypes)} dtypes")
         return total(
-            product(shape) * DTYPE_BYTES[dtype]
-            for shape, dtype in zip(spec.shapes, spec.dtypes, strict=True)
+            product(shape) * DTYPE_BYTES[dtype] for shape, dtype in zip(spec.shapes, spec.dtypes, strict=True)
         )
     assert isinstance(spec, AttentionSpec)
     return head_slots(spec) * states_per_block(spec) * state_content_size_bytes(spec)

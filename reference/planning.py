@@ -103,9 +103,7 @@ def bytes_per_block(groups: Sequence[KVCacheGroupSpec], packed_layout: bool = Fa
     the stride are multiples of the layers' alignments.
     """
     if packed_layout:
-        alignments = [
-            _alignment(spec) for group in groups for spec in set(group.layer_specs().values())
-        ]
+        alignments = [_alignment(spec) for group in groups for spec in set(group.layer_specs().values())]
         widest = max((_packed(group)[1] for group in groups), default=0)
         return round_up(widest, math.lcm(*alignments))
     return max((total(_pages(group).values()) for group in groups), default=0)
@@ -253,9 +251,7 @@ def _sized(
     return groups, min(fitting)
 
 
-def _refuse_nonsense(
-    ranks: Sequence[Rank], deployment: Deployment, available_memory: Sequence[int]
-) -> None:
+def _refuse_nonsense(ranks: Sequence[Rank], deployment: Deployment, available_memory: Sequence[int]) -> None:
     if not ranks:
         raise Refused("no rank to plan for")
     if len(ranks) != len(available_memory):
@@ -281,9 +277,7 @@ def _whole_model(ranks: Sequence[Rank]) -> dict[str, Spec]:
     return layers
 
 
-def _refuse_unservable(
-    groups: Sequence[KVCacheGroupSpec], deployment: Deployment, num_blocks: int
-) -> None:
+def _refuse_unservable(groups: Sequence[KVCacheGroupSpec], deployment: Deployment, num_blocks: int) -> None:
     needed = blocks_per_request(groups, deployment)
     usable = num_blocks - withheld_blocks(groups)
     if needed > usable:
@@ -293,9 +287,7 @@ def _refuse_unservable(
         )
 
 
-def _config(
-    groups: tuple[KVCacheGroupSpec, ...], num_blocks: int, deployment: Deployment
-) -> KVCacheConfig:
+def _config(groups: tuple[KVCacheGroupSpec, ...], num_blocks: int, deployment: Deployment) -> KVCacheConfig:
     place = _packed_tensors if deployment.packed_layout else _shared_tensors
     return KVCacheConfig(
         num_blocks=num_blocks, kv_cache_tensors=place(groups, num_blocks), kv_cache_groups=groups

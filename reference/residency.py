@@ -67,9 +67,7 @@ def held_blocks(
     return cdiv(placed, spec.block_size) - freed_blocks(spec, settled, prompt)
 
 
-def steps(
-    spec: Spec, max_model_len: int, batch: int, concurrent: int = 1, prompt: int = 0
-) -> Iterator[int]:
+def steps(spec: Spec, max_model_len: int, batch: int, concurrent: int = 1, prompt: int = 0) -> Iterator[int]:
     """Blocks held after each step of one request that always schedules all it may.
 
     Token by token bookkeeping over explicit block ids, for small numbers: the slow twin that the

@@ -198,9 +198,7 @@ KINDS: dict[str, type[Spec]] = {
 }
 """Every kind by its name."""
 
-ATTENTION_KINDS = tuple(
-    name for name, spec_class in KINDS.items() if issubclass(spec_class, AttentionSpec)
-)
+ATTENTION_KINDS = tuple(name for name, spec_class in KINDS.items() if issubclass(spec_class, AttentionSpec))
 LATENT_KINDS = tuple(name for name, spec_class in KINDS.items() if issubclass(spec_class, LATENT))
 FULL_KINDS = tuple(name for name, spec_class in KINDS.items() if issubclass(spec_class, FullAttention))
 WINDOW_KINDS = tuple(name for name, spec_class in KINDS.items() if issubclass(spec_class, SlidingWindow))

@@ -32,9 +32,7 @@ def has_mixed_precision_kv_cache(config: KVCacheConfig) -> bool:
 def precisions(config: KVCacheConfig) -> set[tuple[str, str]]:
     """The pairs of element type and quantisation mode among the attention layers."""
     return {
-        (spec.dtype, spec.kv_quant_mode)
-        for spec in planned_specs(config)
-        if isinstance(spec, AttentionSpec)
+        (spec.dtype, spec.kv_quant_mode) for spec in planned_specs(config) if isinstance(spec, AttentionSpec)
     }
 
 

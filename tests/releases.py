@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ ALSO = ("0.20.2", "0.24.0", "0.26.0", "0.31.0")
 """Run quickly: no fault of the adapter may show."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def root_of(version: str) -> Path:
     """The unpacked release; skips the test where torch or the release is not here.
 

@@ -31,7 +31,9 @@ def test_the_guide_shows_what_is_printed(command: str, lines: list[str]) -> None
     printed = kvconform(*arguments, cwd=FORMULAS).stdout.splitlines()
     rest = iter(printed)
     for line in lines:
-        assert any(line.strip() == there.strip() for there in rest), f"{line!r} is not in\n" + "\n".join(printed)
+        assert any(line.strip() == there.strip() for there in rest), f"{line!r} is not in\n" + "\n".join(
+            printed
+        )
 
 
 def test_the_guide_shows_commands() -> None:

@@ -37,7 +37,15 @@ SHAPE: dict[str, Any] = {"num_kv_heads": 1, "head_size": 1, "dtype": "bfloat16"}
 
 def spec_of(answer: dict[str, Any], **fields: Any) -> Spec:
     kind = KINDS[answer["kind"]]
-    names = ("block_size", "num_kv_heads", "head_size", "dtype", "state_content_bytes", "alignment", "sliding_window")
+    names = (
+        "block_size",
+        "num_kv_heads",
+        "head_size",
+        "dtype",
+        "state_content_bytes",
+        "alignment",
+        "sliding_window",
+    )
     values = {**SHAPE, **{name: answer[name] for name in names if name in answer}, **fields}
     if answer["kind"] == "sliding_window_mla":
         values.setdefault("sliding_window", 1)
@@ -161,7 +169,9 @@ REFUSED: dict[str, Any] = {
         ChunkedLocalAttention(block_size=6, attention_chunk_size=1, **SHAPE), Deployment(max_model_len=16)
     ),
     "odd head in nibbles": lambda: modes.stored_bytes(
-        FullAttention(block_size=1, num_kv_heads=1, head_size=3, dtype="uint8", kv_quant_mode="INT4_PER_TOKEN_HEAD")
+        FullAttention(
+            block_size=1, num_kv_heads=1, head_size=3, dtype="uint8", kv_quant_mode="INT4_PER_TOKEN_HEAD"
+        )
     ),
     "unequal heads in nvfp4": lambda: modes.stored_bytes(
         FullAttention(
@@ -169,7 +179,9 @@ REFUSED: dict[str, Any] = {
         )
     ),
     "latent in turboquant": lambda: modes.stored_bytes(
-        MLAAttention(block_size=1, num_kv_heads=1, head_size=512, dtype="uint8", kv_quant_mode="TURBOQUANT_K8V4")
+        MLAAttention(
+            block_size=1, num_kv_heads=1, head_size=512, dtype="uint8", kv_quant_mode="TURBOQUANT_K8V4"
+        )
     ),
     "unknown cache dtype": lambda: modes.quant_mode("fp9"),
     "merging nothing": lambda: merging.merge([]),
@@ -213,9 +225,7 @@ def test_merged_windows_and_flags_are_reconciled() -> None:
 
 
 def test_resizing_derives_padding_anew() -> None:
-    aligned = MLAAttention(
-        block_size=64, num_kv_heads=1, head_size=584, dtype="uint8", alignment=576
-    )
+    aligned = MLAAttention(block_size=64, num_kv_heads=1, head_size=584, dtype="uint8", alignment=576)
     built = pages.construct(aligned)
     assert built.page_size_padded == 37_440  # type: ignore[attr-defined]
     resized = pages.copy_with_new_block_size(built, 72)

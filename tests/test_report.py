@@ -78,12 +78,13 @@ def test_the_document_has_the_fields_of_its_format() -> None:
         "address": "vllm==0.28.0",
         "name": "vllm==0.28.0",
         "version": "0.28.0",
+        "options": [],
     }
     assert (written["complete"], written["exit"], written["seed"]) == (True, 1, 7)
     (only,) = written["results"]
     assert list(only) == [
         *("law", "kind", "severity", "verdict", "engines", "examples"),
-        *("domain", "message", "case", "reproduce", "asked", "script"),
+        *("domain", "message", "case", "reproduce", "asked", "script", "known"),
     ]
     assert only["case"] == {"spec.block_size": 1 << 70, "x": None}
 

@@ -6,11 +6,11 @@ import json
 import subprocess
 import sys
 import textwrap
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import kvconform.properties.laws  # noqa: F401
+import kvconform.properties.laws
 import pytest
 from commands import environment, kvconform
 from kvconform.properties.law import CATALOGUE
@@ -43,7 +43,7 @@ KNOWN = {
 """What these releases are known to break, by hand."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def report(version: str, profile: str, *more: str) -> dict[str, Any]:
     root_of(version)
     done = kvconform("run", f"vllm=={version}", "--profile", profile, "--json", "-", *more, cwd=Path.cwd())
@@ -135,7 +135,14 @@ def test_plain_scripts_show_the_wrong_answer(version: str, asserts: bool, tmp_pa
         assert "kvconform" not in result["script"], "a bug report needs nothing of ours"
     flags = [] if asserts else ["-O"]
     done = subprocess.run(
-        [sys.executable, *flags, "-c", f"import sys; sys.path.insert(0, {str(root)!r})\n{RUNNER}", str(root), str(printed_to)],
+        [
+            sys.executable,
+            *flags,
+            "-c",
+            f"import sys; sys.path.insert(0, {str(root)!r})\n{RUNNER}",
+            str(root),
+            str(printed_to),
+        ],
         input=json.dumps([result["script"] for result in results]),
         capture_output=True,
         text=True,

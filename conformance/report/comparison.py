@@ -145,7 +145,8 @@ def as_markdown(left: str, right: str, found: Comparison, changes: Effects | Non
     if found.different:
         lines += [f"| operation | kind | {left} | {right} | |", "|---|---|---|---|---|"]
         lines += [
-            f"| {d.operation} | {d.kind} | {_cell(d.left)} | {_cell(d.right)} | {ARROWS.get(d.direction, '')} |"
+            f"| {d.operation} | {d.kind} | {_cell(d.left)} | {_cell(d.right)} "
+            f"| {ARROWS.get(d.direction, '')} |"
             for d in found.different
         ]
         lines += ["", "Ask both:", "", "```sh"]

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def show(
-    console: Console, title: str, shares: Sequence[Share], deployment: Deployment, beside: str
-) -> None:
+def show(console: Console, title: str, shares: Sequence[Share], deployment: Deployment, beside: str) -> None:
     """Print each group's factors, then fixed part and slope of all of them together."""
     console.print(title)
     console.print(
@@ -35,7 +33,9 @@ def show(
             words = f"{slope.numerator:,}" if slope.denominator == 1 else f"{float(slope):,.3f}"
             console.print(f"  grows   {words:>14} bytes for each token, a block at a time")
         else:
-            console.print(f"  fixed   {share.fixed * share.layers:>14,} bytes, whatever the length from here on")
+            console.print(
+                f"  fixed   {share.fixed * share.layers:>14,} bytes, whatever the length from here on"
+            )
         if share.beside:
             console.print(f"  {beside}: {share.beside}", soft_wrap=True)
         console.print()

@@ -16,15 +16,25 @@ def show_proofs(console: Console, proven: Sequence[Proven], asked: int) -> None:
 
     table = Table("", "statement", "verdict", "paths", "seconds", "without its assumptions", box=None)
     for proof in proven:
-        needed = ", ".join(f"{name.name}: {'refuted' if name.case is not None else name.message}" for name in proof.assumptions)
+        needed = ", ".join(
+            f"{name.name}: {'refuted' if name.case is not None else name.message}"
+            for name in proof.assumptions
+        )
         table.add_row(
-            proof.theorem.id, proof.theorem.statement, proof.verdict, f"{proof.paths:,}", f"{proof.seconds:.1f}", needed
+            proof.theorem.id,
+            proof.theorem.statement,
+            proof.verdict,
+            f"{proof.paths:,}",
+            f"{proof.seconds:.1f}",
+            needed,
         )
     console.print(table)
     count = sum(proof.verdict == "proved" for proof in proven)
     seconds = sum(proof.seconds for proof in proven)
     console.print(f"\n{count} of {asked} theorems proved on the reference in {seconds:.1f} s")
-    console.print("kvconform prove T2 shows one in full: its domain, and the counterexample to each assumption left out")
+    console.print(
+        "kvconform prove T2 shows one in full: its domain, and the counterexample to each assumption left out"
+    )
 
 
 def show_proof(console: Console, proof: Proven) -> None:

@@ -16,7 +16,6 @@ from kvconform.reference.residency import held_blocks
 from kvconform.reference.specs import (
     ATTENTION_KINDS,
     FULL_KINDS,
-    KINDS,
     WINDOW_KINDS,
     ChunkedLocalAttention,
     SlidingWindow,
@@ -64,7 +63,14 @@ def edges(spec: Spec) -> tuple[int, ...]:
     return ()
 
 
-@law("bound/window-suffices", severity="safety", kinds=WINDOW_KINDS, needs=NEEDS, proved=True, reports=("vllm#39734",))
+@law(
+    "bound/window-suffices",
+    severity="safety",
+    kinds=WINDOW_KINDS,
+    needs=NEEDS,
+    proved=True,
+    reports=("vllm#39734",),
+)
 def window_suffices(implementation: Implementation, given: Given) -> None:
     """A windowed request never holds more blocks than the bound.
 
@@ -114,7 +120,10 @@ def window_within_length(implementation: Implementation, given: Given) -> None:
     deployment = drawn.deployment(given)
     bound = implementation.max_blocks_per_request(spec, deployment)
     full = cdiv(deployment.max_model_len, spec.block_size)
-    ensure(bound <= full + 1, f"bound: got {bound} blocks, wanted at most {full} + 1 = blocks of a full-length request")
+    ensure(
+        bound <= full + 1,
+        f"bound: got {bound} blocks, wanted at most {full} + 1 = blocks of a full-length request",
+    )
 
 
 @law("bound/chunk-suffices", severity="safety", kinds=CHUNKED, needs=NEEDS, proved=True)
@@ -244,23 +253,30 @@ def not_above_full(implementation: Implementation, given: Given) -> None:
     """No attention kind is charged more blocks than full attention over the same length."""
     spec = drawn.spec(given, **PLAIN)
     deployment = drawn.deployment(given)
-    full = make("full_attention", block_size=spec.block_size, num_kv_heads=1, head_size=1, dtype="bfloat16"
-    )
+    full = make("full_attention", block_size=spec.block_size, num_kv_heads=1, head_size=1, dtype="bfloat16")
     limit = implementation.max_blocks_per_request(full, deployment)
     try:
         bound = implementation.max_blocks_per_request(spec, deployment)
     except Refused:
         given.reject()
-    ensure(bound <= limit, f"bound: got {bound} blocks, wanted at most {limit} = full attention over the same length")
+    ensure(
+        bound <= limit,
+        f"bound: got {bound} blocks, wanted at most {limit} = full attention over the same length",
+    )
 
 
 GROWN = {
-    "chunked_local_attention": ("attention_chunk_size", "max_num_batched_tokens", "max_model_len", "block_size"),
-    **{
-        kind: ("sliding_window", "extra_retained_tokens", "max_num_batched_tokens", "max_model_len", "block_size")
-        for kind in WINDOW_KINDS
-    },
-    **{kind: ("max_model_len", "block_size") for kind in FULL_KINDS},
+    "chunked_local_attention": (
+        "attention_chunk_size",
+        "max_num_batched_tokens",
+        "max_model_len",
+        "block_size",
+    ),
+    **dict.fromkeys(
+        WINDOW_KINDS,
+        ("sliding_window", "extra_retained_tokens", "max_num_batched_tokens", "max_model_len", "block_size"),
+    ),
+    **dict.fromkeys(FULL_KINDS, ("max_model_len", "block_size")),
 }
 
 
@@ -274,7 +290,9 @@ def monotone(implementation: Implementation, given: Given) -> None:
     spec = drawn.spec(given, **PLAIN)
     deployment = drawn.deployment(given)
     has = implementation.fields(given.kind)
-    grown = given.choice("grown", [name for name in GROWN[given.kind] if name.startswith("max_") or name in has])
+    grown = given.choice(
+        "grown", [name for name in GROWN[given.kind] if name.startswith("max_") or name in has]
+    )
     larger_spec: Spec = spec
     larger = deployment
     if grown.startswith("max_"):
@@ -294,7 +312,9 @@ def monotone(implementation: Implementation, given: Given) -> None:
     except Refused:
         given.reject()
     if grown == "block_size":
-        ensure(after <= bound, f"bound: got {after} blocks with {by} more tokens a block, wanted at most {bound}")
+        ensure(
+            after <= bound, f"bound: got {after} blocks with {by} more tokens a block, wanted at most {bound}"
+        )
     else:
         ensure(after >= bound, f"bound: got {after} blocks with {by} more {grown}, wanted at least {bound}")
 
@@ -336,7 +356,10 @@ def table_covers(implementation: Implementation, given: Given) -> None:
     ensure(width >= held, f"table: got {width} entries, wanted at least {held} = blocks held at once")
     if given.kind != "mamba" or spec.mamba_cache_mode != "none":
         positions = cdiv(length, spec.block_size)
-        ensure(width >= positions, f"table: got {width} entries, wanted at least {positions} = blocks of {length} tokens")
+        ensure(
+            width >= positions,
+            f"table: got {width} entries, wanted at least {positions} = blocks of {length} tokens",
+        )
 
 
 @law(
@@ -377,7 +400,9 @@ def encoder_length(implementation: Implementation, given: Given) -> None:
     spec = drawn.spec(given, **PLAIN)
     deployment = drawn.deployment(given, encoder=True)
     if given.kind == "encoder_only_attention":
-        ensure_equal(implementation.max_memory_usage_bytes(spec, deployment), 0, "max memory bytes", "no cache")
+        ensure_equal(
+            implementation.max_memory_usage_bytes(spec, deployment), 0, "max memory bytes", "no cache"
+        )
         return
     tokens = deployment.max_encoder_tokens
     wanted = cdiv(tokens, spec.block_size)
@@ -447,7 +472,9 @@ def formula(implementation: Implementation, given: Given) -> None:
 
     The one that the spec states or, where that breaks another law, the one that keeps it.
     """
-    spec = drawn.spec(given, **PLAIN) if given.kind in ATTENTION_KINDS else drawn.spec(given, padding=("none",))
+    spec = (
+        drawn.spec(given, **PLAIN) if given.kind in ATTENTION_KINDS else drawn.spec(given, padding=("none",))
+    )
     deployment = drawn.deployment(given, encoder=True)
     stated, corrected = formula_of(spec, deployment)
     try:

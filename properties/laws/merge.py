@@ -137,7 +137,9 @@ def keeps_page(implementation: Implementation, given: Given) -> None:
         return
     page = implementation.page_size_bytes(merged)
     for index, member in enumerate(members):
-        ensure_equal(page, implementation.page_size_bytes(member), "merged page bytes", f"page of layer {index}")
+        ensure_equal(
+            page, implementation.page_size_bytes(member), "merged page bytes", f"page of layer {index}"
+        )
 
 
 @law(
@@ -165,13 +167,16 @@ def covers_bound(implementation: Implementation, given: Given) -> None:
     except Refused:
         given.reject()
     for index, needed in enumerate(wanted):
-        ensure(bound >= needed, f"merged bound: got {bound} blocks, wanted at least {needed} = bound of layer {index}")
+        ensure(
+            bound >= needed,
+            f"merged bound: got {bound} blocks, wanted at least {needed} = bound of layer {index}",
+        )
 
 
 CONFLICTS = {
-    **{kind: ("sliding_window", "attention_chunk_size", "both", "kind") for kind in FULL_KINDS},
+    **dict.fromkeys(FULL_KINDS, ("sliding_window", "attention_chunk_size", "both", "kind")),
     "rswa": ("rswa_window", "sliding_window", "attention_chunk_size", "both", "kind"),
-    **{kind: ("sliding_window", "kind") for kind in WINDOW_KINDS},
+    **dict.fromkeys(WINDOW_KINDS, ("sliding_window", "kind")),
     "chunked_local_attention": ("attention_chunk_size", "kind"),
     "cross_attention": ("kind",),
     "mamba": ("kind",),
@@ -192,7 +197,14 @@ def conflicting(given: Given) -> list[Spec]:
             return [first, drawn.mamba(given, "other", block_size=first.block_size)]
         shared: dict[str, Any] = {
             name: getattr(first, name)
-            for name in ("block_size", "num_kv_heads", "head_size", "head_size_v", "dtype", "page_size_padded")
+            for name in (
+                "block_size",
+                "num_kv_heads",
+                "head_size",
+                "head_size_v",
+                "dtype",
+                "page_size_padded",
+            )
             if hasattr(first, name) and name in field_names(kind)
         }
         return [first, drawn.spec(given, "other", kind, padding=("none",), packed=False, **shared)]
@@ -225,10 +237,14 @@ def refuses_conflicts(implementation: Implementation, given: Given) -> None:
     except Refused:
         return
     forgotten = [differences(merged, implementation.construct(member)) for member in members]
-    ensure(False, f"merge of {described} answers, wanted a refusal; it forgets {forgotten[0] or forgotten[1]}")
+    ensure(
+        False, f"merge of {described} answers, wanted a refusal; it forgets {forgotten[0] or forgotten[1]}"
+    )
 
 
-@law("merge/refuses-without-asserts", severity="hygiene", kinds=MERGED, needs=(*NEEDS, "merge_without_asserts"))
+@law(
+    "merge/refuses-without-asserts", severity="hygiene", kinds=MERGED, needs=(*NEEDS, "merge_without_asserts")
+)
 def refuses_without_asserts(implementation: Implementation, given: Given) -> None:
     """What a merge refuses is refused under `python -O` too, where assertions are off."""
     members = pair(given)
@@ -245,7 +261,8 @@ def refuses_without_asserts(implementation: Implementation, given: Given) -> Non
     forgotten = [differences(merged, implementation.construct(member)) for member in members]
     ensure(
         False,
-        f"merge refuses ({reason}), but without assertions it answers and forgets {forgotten[0] or forgotten[1]}",
+        f"merge refuses ({reason}), but without assertions it answers and forgets "
+        f"{forgotten[0] or forgotten[1]}",
     )
 
 
@@ -293,5 +310,7 @@ def empty_refused(implementation: Implementation, given: Given) -> None:
         raise
     except Exception as fall:
         # Falling over is this law's own finding: it is neither an answer nor a reason.
-        raise Violation(f"merge of nothing: {type(fall).__name__}: {fall}, wanted a refusal with a reason") from fall
+        raise Violation(
+            f"merge of nothing: {type(fall).__name__}: {fall}, wanted a refusal with a reason"
+        ) from fall
     ensure(False, f"merge of nothing: got {merged}, wanted a refusal with a reason")

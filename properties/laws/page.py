@@ -11,7 +11,7 @@ from kvconform.properties.law import ensure, ensure_equal, law
 from kvconform.reference import pages
 from kvconform.reference.interface import Implementation, Refused
 from kvconform.reference.modes import MODES
-from kvconform.reference.specs import ATTENTION_KINDS, DTYPE_BYTES, KINDS, LATENT_KINDS, field_names, make
+from kvconform.reference.specs import ATTENTION_KINDS, DTYPE_BYTES, LATENT_KINDS, field_names, make
 
 PAGED = (*ATTENTION_KINDS, "mamba")
 HAND = ("hand",)
@@ -58,7 +58,9 @@ def padding_is_exact(implementation: Implementation, given: Given) -> None:
     Layers that share a tensor are padded to step through it alike; rounding further breaks that.
     """
     spec = drawn.spec(given, padding=HAND)
-    ensure_equal(implementation.page_size_bytes(spec), spec.page_size_padded, "page bytes", "padding asked for")
+    ensure_equal(
+        implementation.page_size_bytes(spec), spec.page_size_padded, "page bytes", "padding asked for"
+    )
 
 
 @law(
@@ -131,7 +133,9 @@ def format_not_kind(implementation: Implementation, given: Given) -> None:
     }
     full = make("full_attention", **shared)
     got = implementation.page_size_bytes(spec)
-    ensure_equal(got, implementation.page_size_bytes(full), "page bytes", "page of full_attention, same format")
+    ensure_equal(
+        got, implementation.page_size_bytes(full), "page bytes", "page of full_attention, same format"
+    )
 
 
 @law("page/state-shapes-paired", severity="safety", kinds=("mamba",), needs=("page_size_bytes",))
@@ -149,7 +153,11 @@ def state_shapes_paired(implementation: Implementation, given: Given) -> None:
         page = implementation.page_size_bytes(wrong)
     except Refused:
         return
-    ensure(False, f"page: got {page} bytes for {len(wrong.shapes)} shapes and {len(wrong.dtypes)} dtypes, wanted a refusal")
+    ensure(
+        False,
+        f"page: got {page} bytes for {len(wrong.shapes)} shapes and {len(wrong.dtypes)} dtypes, "
+        "wanted a refusal",
+    )
 
 
 @law(
@@ -167,7 +175,10 @@ def aligned(implementation: Implementation, given: Given) -> None:
     wanted = f"least multiple of {spec.alignment} that covers {contents}"
     ensure(page % spec.alignment == 0, f"page: got {page} bytes, wanted a multiple: {wanted}")
     ensure(page >= contents, f"page: got {page} bytes, less than its contents: wanted {wanted}")
-    ensure(page - contents < spec.alignment, f"page: got {page} bytes, a whole alignment too many: wanted {wanted}")
+    ensure(
+        page - contents < spec.alignment,
+        f"page: got {page} bytes, a whole alignment too many: wanted {wanted}",
+    )
 
 
 @law(
@@ -338,7 +349,10 @@ def marker_is_free(implementation: Implementation, given: Given) -> None:
     base = MARKERS[given.kind]
     plain = make(base, **{field: getattr(spec, field) for field in field_names(base)})
     ensure_equal(
-        implementation.page_size_bytes(spec), implementation.page_size_bytes(plain), "page bytes", f"page of {base}"
+        implementation.page_size_bytes(spec),
+        implementation.page_size_bytes(plain),
+        "page bytes",
+        f"page of {base}",
     )
 
 
@@ -369,7 +383,13 @@ def exact_at_scale(implementation: Implementation, given: Given) -> None:
         wanted = scale + extra
     else:
         odd = given.integer("odd", at_least=0, at_most=1 << 20) * 2 + 1
-        spec = make(given.kind, **drawn.needed(given.kind), block_size=1, num_kv_heads=scale + odd, head_size=1, dtype="uint8"
+        spec = make(
+            given.kind,
+            **drawn.needed(given.kind),
+            block_size=1,
+            num_kv_heads=scale + odd,
+            head_size=1,
+            dtype="uint8",
         )
         wanted = (scale + odd) * (1 if given.kind in LATENT_KINDS else 2)
     ensure_equal(implementation.page_size_bytes(spec), wanted, "page bytes", "exact integer arithmetic")

@@ -9,7 +9,7 @@ from kvconform.properties.given import Given
 from kvconform.properties.law import ensure, ensure_equal, law
 from kvconform.reference import modes
 from kvconform.reference.interface import Implementation, Refused
-from kvconform.reference.specs import ATTENTION_KINDS, DTYPE_BYTES, KINDS, LATENT_KINDS, make
+from kvconform.reference.specs import ATTENTION_KINDS, DTYPE_BYTES, LATENT_KINDS, make
 
 MODEL_DTYPE_BYTES = 2
 """Bytes of an element of a 16-bit model."""
@@ -194,7 +194,9 @@ def scale_share(implementation: Implementation, given: Given) -> None:
     size = given.integer("head_size", at_least=16, at_most=1 << 16, multiple_of=16, typical=drawn.HEAD_SIZES)
     wider = given.integer("wider_head_size", at_least=size, at_most=1 << 17, multiple_of=16)
     narrow, wide = (
-        make(given.kind, **drawn.needed(given.kind),
+        make(
+            given.kind,
+            **drawn.needed(given.kind),
             block_size=1,
             num_kv_heads=1,
             head_size=width,

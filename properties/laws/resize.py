@@ -48,7 +48,9 @@ def like_fresh(implementation: Implementation, given: Given) -> None:
     try:
         got = implementation.page_size_bytes(resized)
     except Refused as refusal:
-        ensure(False, f"page resized to {block_size} tokens: refused ({refusal}), wanted {wanted} = built afresh")
+        ensure(
+            False, f"page resized to {block_size} tokens: refused ({refusal}), wanted {wanted} = built afresh"
+        )
     else:
         ensure_equal(got, wanted, f"page bytes resized to {block_size} tokens", "page of a spec built afresh")
 
@@ -89,7 +91,13 @@ def composes(implementation: Implementation, given: Given) -> None:
     ensure(not changes, f"resized to {first} then {second} tokens, against {second} at once: {changes}")
 
 
-@law("resize/padding-share", severity="economy", kinds=ATTENTION_KINDS, needs=(*NEEDS, ".page_size_padded"), proved=True)
+@law(
+    "resize/padding-share",
+    severity="economy",
+    kinds=ATTENTION_KINDS,
+    needs=(*NEEDS, ".page_size_padded"),
+    proved=True,
+)
 def padding_share(implementation: Implementation, given: Given) -> None:
     """Resizing a spec padded by hand does not raise the padding's share of the page beyond rounding."""
     spec = drawn.spec(given, padding=("hand",))
@@ -147,4 +155,6 @@ def reaches_inside(implementation: Implementation, given: Given) -> None:
     wanted = sum(
         implementation.page_size_bytes(replace(layer, block_size=block_size)) for layer in spec.layers()
     )
-    ensure_equal(implementation.page_size_bytes(resized), wanted, "page bytes", "sum of the layers' resized pages")
+    ensure_equal(
+        implementation.page_size_bytes(resized), wanted, "page bytes", "sum of the layers' resized pages"
+    )

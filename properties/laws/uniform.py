@@ -179,9 +179,7 @@ def total(implementation: Implementation, given: Given) -> None:
     A planner asks it to choose a path; an exception there is no answer to any model.
     """
     kinds = [kind for kind in SHARING if kind in implementation.kinds()]
-    chosen = [
-        given.choice(f"{index}.kind", kinds) for index in range(given.choice("layers", (0, 1, 2, 3)))
-    ]
+    chosen = [given.choice(f"{index}.kind", kinds) for index in range(given.choice("layers", (0, 1, 2, 3)))]
     specs = [drawn.spec(given, str(index), kind, padding=NONE) for index, kind in enumerate(chosen)]
     asked = described(specs) or "no layers"
     try:
