@@ -43,7 +43,7 @@ app = typer.Typer(
 
 
 @app.command("run")
-def run_command(  # noqa: PLR0917 (typer passes options by name)
+def run_command(
     implementation: Address,
     imports: Imports = None,
     python: Interpreter = None,

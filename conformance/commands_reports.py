@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
     app.command("vectors")(vectors_command)
 
 
-def merge_command(  # noqa: PLR0917 (typer passes options by name)
+def merge_command(
     out: Annotated[str, typer.Argument(metavar="OUT", help="The JSON report to write.", show_default=False)],
     reports: Annotated[
         list[str],
@@ -63,7 +63,7 @@ def merge_command(  # noqa: PLR0917 (typer passes options by name)
         return outputs.deliver(gate.hold(merged.report))
 
 
-def matrix_command(  # noqa: PLR0917 (typer passes options by name)
+def matrix_command(
     implementations: Annotated[
         list[str],
         typer.Argument(

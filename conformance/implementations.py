@@ -20,10 +20,8 @@ import msgspec
 if TYPE_CHECKING:
     from kvconform.reference.interface import Implementation
 
-FORMS = "reference, vllm, vllm==VERSION, vllm@DIRECTORY, python:MODULE:ATTRIBUTE, process:COMMAND"
+FORMS = "reference, vllm, vllm==VERSION, vllm@DIRECTORY, python:MODULE:ATTRIBUTE, process:COMMAND, miniature:NAME"
 """What can be written as an address, for messages."""
-
-LATER = ("miniature:",)
 
 Progress = Callable[[int, int | None], None]
 
@@ -92,9 +90,8 @@ def _read(address: str, progress: Progress | None) -> Prepared:
         return _checked_out(address, address.removeprefix("vllm@"))
     if address.startswith("python:"):
         return _named(address)
-    for scheme in LATER:
-        if address.startswith(scheme):
-            raise AddressError(f"{address}: {scheme} is not known to this version of kvconform; use {FORMS}")
+    if address.startswith("miniature:"):
+        return _miniature(address)
     raise AddressError(f"unknown implementation {address!r}; use {FORMS}")
 
 
@@ -113,9 +110,24 @@ def open_implementation(prepared: Prepared, *, seconds_per_ask: float = 2.0) -> 
         from kvconform.reference.plain import Plain
 
         return Plain()
+    if prepared.scheme == "miniature":
+        from kvconform.conformance.miniatures import miniature
+
+        return miniature(prepared.target)
     if prepared.scheme == "vllm":
         return _open_vllm(prepared)
     return _open_python(prepared)
+
+
+def _miniature(address: str) -> Prepared:
+    from kvconform.conformance.miniatures import miniature
+
+    name = address.removeprefix("miniature:")
+    try:
+        miniature(name)
+    except ValueError as error:
+        raise AddressError(str(error)) from error
+    return Prepared(address=address, scheme="miniature", target=name)
 
 
 def _installed(address: str) -> Prepared:

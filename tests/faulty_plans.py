@@ -224,7 +224,7 @@ class SeesNoWrappedPrecision(Plain):
 class AlwaysZeroes(Plain):
     """Clears every block of every model."""
 
-    def needs_kv_cache_zeroing(self, config: KVCacheConfig) -> bool:  # noqa: ARG002
+    def needs_kv_cache_zeroing(self, config: KVCacheConfig) -> bool:
         return True
 
 
@@ -293,7 +293,7 @@ class PromotesWithoutMode(Regrouped):
     """Forgets how promoted layers are quantised."""
 
     def groups(
-        self, layers: Mapping[str, Spec], wanted: tuple[KVCacheGroupSpec, ...]  # noqa: ARG002
+        self, layers: Mapping[str, Spec], wanted: tuple[KVCacheGroupSpec, ...]
     ) -> tuple[KVCacheGroupSpec, ...]:
         return tuple(with_specs(group, without_mode) for group in wanted)
 
@@ -303,7 +303,7 @@ class PromotesWithoutV(Regrouped):
     """Takes V heads to be as wide as K heads."""
 
     def groups(
-        self, layers: Mapping[str, Spec], wanted: tuple[KVCacheGroupSpec, ...]  # noqa: ARG002
+        self, layers: Mapping[str, Spec], wanted: tuple[KVCacheGroupSpec, ...]
     ) -> tuple[KVCacheGroupSpec, ...]:
         return tuple(with_specs(group, without_v) for group in wanted)
 
@@ -408,7 +408,7 @@ class FillsUpToTheLargest(Regrouped):
     """Makes groups as large as the largest bucket, whatever it wastes."""
 
     def groups(
-        self, layers: Mapping[str, Spec], wanted: tuple[KVCacheGroupSpec, ...]  # noqa: ARG002
+        self, layers: Mapping[str, Spec], wanted: tuple[KVCacheGroupSpec, ...]
     ) -> tuple[KVCacheGroupSpec, ...]:
         if len(wanted) == 1:
             return wanted
@@ -435,7 +435,7 @@ class OneByteOver(Altered):
 class OneBlockOver(Recounted):
     """Plans one block more than fits."""
 
-    def count(self, num_blocks: int, ranks: Ranks) -> int:  # noqa: ARG002
+    def count(self, num_blocks: int, ranks: Ranks) -> int:
         return num_blocks + 1
 
 
@@ -443,7 +443,7 @@ class OneBlockOver(Recounted):
 class OneBlockWasted(Recounted):
     """Plans one block less than fits."""
 
-    def count(self, num_blocks: int, ranks: Ranks) -> int:  # noqa: ARG002
+    def count(self, num_blocks: int, ranks: Ranks) -> int:
         return num_blocks - 1
 
 
@@ -451,7 +451,7 @@ class OneBlockWasted(Recounted):
 class CountsIn32Bits(Recounted):
     """Counts blocks in 32 bits, one of them for the sign."""
 
-    def count(self, num_blocks: int, ranks: Ranks) -> int:  # noqa: ARG002
+    def count(self, num_blocks: int, ranks: Ranks) -> int:
         return (num_blocks + (1 << 31)) % (1 << 32) - (1 << 31)
 
 

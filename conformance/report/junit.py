@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from itertools import groupby
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from kvconform.conformance.report.document import Report, Result
-from kvconform.conformance.report.words import describe_result, describe_subject, find_sentence, name_pair
+from kvconform.conformance.report.words import (
+    clean,
+    describe_result,
+    describe_subject,
+    find_sentence,
+    name_pair,
+)
 
 SKIPPED = ("unsupported", "expected")
-
-NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def encode_junit(report: Report) -> bytes:
@@ -21,7 +24,7 @@ def encode_junit(report: Report) -> bytes:
         suite = SubElement(root, "testsuite", name=f"kvconform.{area}")
         properties = SubElement(suite, "properties")
         for name, value in _facts(report).items():
-            SubElement(properties, "property", name=name, value=_clean(value))
+            SubElement(properties, "property", name=name, value=clean(value))
         for result in results:
             _add_result(suite, result, report)
     rest = SubElement(root, "testsuite", name="kvconform.run")
@@ -73,18 +76,13 @@ def _add_result(suite: Element, result: Result, report: Report) -> None:
             _add(case, "skipped", result.verdict, told)
     stderr = report.stderr.get(f"{result.law} {result.kind}", "")
     if stderr:
-        SubElement(case, "system-err").text = _clean(stderr)
+        SubElement(case, "system-err").text = clean(stderr)
 
 
 def _add_case(suite: Element, group: str, name: str) -> Element:
-    return SubElement(suite, "testcase", classname=group, name=_clean(name), time="0")
+    return SubElement(suite, "testcase", classname=group, name=clean(name), time="0")
 
 
 def _add(case: Element, tag: str, kind: str, message: str, text: str = "") -> None:
-    added = SubElement(case, tag, type=kind, message=_clean(" ".join(message.split())))
-    added.text = _clean(text) or None
-
-
-def _clean(text: str) -> str:
-    """The text without characters that XML cannot hold."""
-    return NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)
+    added = SubElement(case, tag, type=kind, message=clean(" ".join(message.split())))
+    added.text = clean(text) or None

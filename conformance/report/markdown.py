@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from kvconform.conformance.report.document import VERDICTS, Report, Result
 from kvconform.conformance.report.words import (
+    clean,
     describe_amount,
     describe_case,
     describe_exit,
@@ -41,7 +42,7 @@ def encode_markdown(report: Report) -> bytes:
         blocks.append("## Known violations")
         rows = (f"| {_cell(law)} | {_cell(', '.join(kinds))} | {_cell(why)} |" for law, kinds, why in known)
         blocks.append("\n".join(("| law | kinds | known |", "|---|---|---|", *rows)))
-    return _fit(blocks).encode()
+    return clean(_fit(blocks)).encode()
 
 
 def _fit(blocks: list[str]) -> str:

@@ -12,6 +12,7 @@ import jinja2
 from kvconform.conformance.exits import CONFORMS, INCOMPLETE
 from kvconform.conformance.report.document import VERDICTS, Asked, Report, Result
 from kvconform.conformance.report.words import (
+    clean,
     describe_amount,
     describe_asked,
     describe_case,
@@ -103,7 +104,7 @@ def render(template: str, **values: Any) -> bytes:
         keep_trailing_newline=True,
     )
     text = environment.get_template(template).render(verdicts=VERDICTS, **values)
-    return text.encode(errors="backslashreplace")
+    return clean(text).encode()
 
 
 def _show(result: Result, report: Report, prefix: str) -> Shown:

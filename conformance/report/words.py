@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,14 @@ FAILURES = ("broken", "violated", "inconclusive")
 
 SHORT_CASE = 10
 """Draws up to which a case is shown whole; a longer one without what is absent, false or zero."""
+
+
+NOT_TEXT = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def clean(text: str) -> str:
+    """The text without characters that neither XML nor HTML can hold."""
+    return NOT_TEXT.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def describe_exit(report: Report) -> str:
