@@ -26,7 +26,11 @@ PATIENCE = 1.0
 """Seconds between signs of life while a line is awaited."""
 
 GRACE_SECONDS = 10.0
-"""Seconds that a process is given to end once it has closed its output or was told to stop."""
+"""Seconds that a process is given to end once it was told to stop."""
+
+CLOSED_SECONDS = 3.0
+"""Seconds that a process is given to end once it has closed its output: less than the runner waits
+for a sign of life."""
 
 
 @contextmanager
@@ -119,8 +123,10 @@ class Channel:
     def stop(self, line: bytes) -> str | None:
         """Send a last line and wait for the end: None, or what was wrong with it."""
         self.send(line)
-        with contextlib.suppress(OSError):
-            os.close(self._in)
+        with contextlib.suppress(KeyError):
+            self._poll.unregister(self._in)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         try:
             more = self.receive(GRACE_SECONDS)
         except Lost as lost:
@@ -169,7 +175,7 @@ class Channel:
         half = " in the middle of a line" if self._heard else ""
         try:
             with untimed():
-                code = self._process.wait(GRACE_SECONDS)
+                code = self._process.wait(CLOSED_SECONDS)
         except subprocess.TimeoutExpired:
             return f"the process closed its output{half}"
         if code < 0:

@@ -25,7 +25,7 @@ OPENING_SECONDS = 300.0
 GRACE_SECONDS = 10.0
 """Seconds beyond the limit of one run after which a silent worker counts as hanging."""
 
-STOPPING_SECONDS = 1.0
+STOPPING_SECONDS = 3.0
 """Seconds that a worker is given to end its implementation's process in peace."""
 
 LAST_WORDS = 2000

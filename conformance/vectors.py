@@ -139,7 +139,7 @@ def write_directory(path: Path, files: Mapping[str, bytes]) -> None:
     """Put all files in place, each whole, and remove old vectors. Raises OSError."""
     old = set(_listed(path)) - set(files)
     # An index of all that may be there, so that what is interrupted can be written again.
-    index = _Index(kvconform_vectors=FORMAT, files=tuple(sorted(files)))
+    index = _Index(kvconform_vectors=FORMAT, files=tuple(sorted({*files, *old})))
     _write(path / "index.json", msgspec.json.encode(index))
     for name, content in files.items():
         if name != "index.json":

@@ -297,6 +297,13 @@ def test_a_glob_goes_on_beside_kinds_whose_message_changed() -> None:
     assert faults(judged(updated(text, *results), *results)) == []
 
 
+def test_the_entry_of_another_release_is_not_the_one_that_changes() -> None:
+    other = entry(kind="mla_attention", release=">=9", message="others")
+    text = other + entry(kind="mla_attention", message="old")
+    result = aligned(message="refuses it")
+    assert updated(text, result) == other + entry(kind="mla_attention", message="refuses it")
+
+
 def test_entries_about_what_was_not_judged_are_kept() -> None:
     text = entry(release=">=9") + entry(law="page/positive", kind="mamba")
     broken = make_result("page/positive", "mamba", "broken")

@@ -226,7 +226,10 @@ def test_a_batch_is_answered_in_order(opened: ProcessImplementation, request: py
 
 
 @pytest.mark.parametrize("opened", ["stays"], indirect=True)
-def test_a_process_that_does_not_stop_is_ended(opened: ProcessImplementation) -> None:
+def test_a_process_that_does_not_stop_is_ended(
+    opened: ProcessImplementation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvconform.conformance.channel.GRACE_SECONDS", 1.0)
     with pytest.raises(BrokenExchange, match="stop: no answer within 1 s"):
         opened.close()
 

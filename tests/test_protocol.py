@@ -19,7 +19,7 @@ from kvconform.conformance import protocol
 from kvconform.conformance.adapters import serve, vllm_process
 from kvconform.conformance.process import ProcessImplementation
 from kvconform.conformance.protocol import Ask, Batch, ProtocolError, Question, Start, Stop
-from kvconform.conformance.smoke import simplest, simplest_questions
+from kvconform.conformance.simplest import questions, simplest
 from kvconform.conformance.values import read_argument, read_arguments, read_result, to_wire
 from kvconform.reference.deployment import Deployment
 from kvconform.reference.grouping import KVCacheGroupSpec
@@ -208,11 +208,10 @@ def test_the_schema_accepts_every_real_message() -> None:
         command, seconds_per_ask=20, trace=lambda what, line: lines.append((what, json.loads(line)))
     )
     asked = []
-    for operation in OPERATIONS:
-        for _, arguments in simplest_questions(operation, implementation):
-            asked.append((operation, arguments))
-            with contextlib.suppress(Refused):
-                getattr(implementation, operation)(**arguments)
+    for operation, _, arguments in questions(implementation):
+        asked.append((operation, arguments))
+        with contextlib.suppress(Refused):
+            getattr(implementation, operation)(**arguments)
     huge = dataclasses.replace(spec_of("full_attention"), block_size=10**30)
     assert implementation.page_size_bytes(huge) == 64 * 10**30
     implementation.ask_all(asked)

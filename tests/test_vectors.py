@@ -25,7 +25,7 @@ from kvconform.conformance.vectors import (
 from kvconform.reference.interface import Refused
 from kvconform.reference.plain import Plain
 
-LAWS = "page/*,merge/*,bound/exact-at-scale,plan/one-stride"
+LAWS = "page/*,merge/*,uniform/*,bound/exact-at-scale,plan/one-stride"
 KINDS = "mla_attention,uniform_type,mamba,-"
 
 
@@ -165,6 +165,7 @@ def test_what_was_interrupted_can_be_written_again(
     files: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "vectors"
+    write_directory(place, make_vectors(find_pairs("resize/composes"), version="0", any_language=False))
     write = vectors._write
     written = []
 

@@ -62,6 +62,9 @@ class Planner:
         self.adapter = adapter
         self.release = adapter.release
         self.root = adapter.root
+        self._texts: dict[str, str] = {}
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self._filled = False
 
     # What can be asked
 
@@ -106,10 +109,6 @@ class Planner:
             path = self._path(module)
             self._texts[module] = path.read_text(encoding="utf-8") if path.exists() else ""
         return self._texts[module]
-
-    @cached_property
-    def _texts(self) -> dict[str, str]:
-        return {}
 
     def _line(self, module: str, pattern: str) -> str:
         before = re.split(f"^{pattern}", self._text(module), maxsplit=1, flags=re.MULTILINE)
@@ -289,8 +288,9 @@ class Planner:
         return module
 
     def _function(self, name: str) -> Callable[..., Any]:
-        function: Callable[..., Any] = getattr(self._load(self.module_of(name)), name)
-        return function
+        if name not in self._functions:
+            self._functions[name] = getattr(self._load(self.module_of(name)), name)
+        return self._functions[name]
 
     def _load(self, module: str) -> types.ModuleType:
         if module not in sys.modules:
@@ -324,12 +324,8 @@ class Planner:
             # configuration module, which needs the whole serving package.
             self._load(UTILITIES)
             self._load(MANAGERS).register_all_kvcache_specs(None)
-            self._filled.append(True)
+            self._filled = True
         return registry.KVCacheSpecRegistry
-
-    @cached_property
-    def _filled(self) -> list[bool]:
-        return []
 
     def _manager(self, spec: Any, **wanted: Any) -> Any:
         """The manager of a group's spec, built with what the release's coordinator gives every one."""

@@ -15,10 +15,10 @@ def show_findings(console: Console, address: str, found: Findings) -> None:
     """Print what was answered, and the exchange that was not."""
     for step in found.steps:
         console.print(Text(f"ok      {step}"))
-    for asked in found.asked:
-        for kind, remark in asked.remarks.items():
-            about = f"{asked.operation} {kind}".rstrip()
-            console.print(Text(f"        {about}: {remark}"), soft_wrap=True)
+    for (operation, remark), kinds in found.remarks.items():
+        console.print(
+            Text(f"        {operation} {', '.join(kinds)}".rstrip() + f": {remark}"), soft_wrap=True
+        )
     broken = found.broken
     if broken is not None:
         console.print(Text(f"BROKEN  {broken.command}: {broken.why}", style="bold red"), soft_wrap=True)
