@@ -20,7 +20,9 @@ import msgspec
 if TYPE_CHECKING:
     from kvconform.reference.interface import Implementation
 
-FORMS = "reference, vllm, vllm==VERSION, vllm@DIRECTORY, python:MODULE:ATTRIBUTE, process:COMMAND, miniature:NAME"
+FORMS = (
+    "reference, vllm, vllm==VERSION, vllm@DIRECTORY, python:MODULE:ATTRIBUTE, process:COMMAND, miniature:NAME"
+)
 """What can be written as an address, for messages."""
 
 Progress = Callable[[int, int | None], None]

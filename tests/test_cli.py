@@ -145,7 +145,7 @@ CASE = '{"law":"page/exact-at-scale","kind":"mamba","given":{"past":7,"extra":0}
         (["run", "vllm=="], "is not a version of vLLM"),
         (["run", "vllm@nowhere"], "nowhere holds no vllm package"),
         (["run", "process:no-such-program"], "no program 'no-such-program' can be run"),
-        (["run", "miniature:x"], "miniature: is not known to this version"),
+        (["run", "miniature:window-without-plus"], "did you mean window-without-plus-one"),
         (["run", "python:faulty"], "write python:MODULE:ATTRIBUTE"),
         (["run", "python::x"], "write python:MODULE:ATTRIBUTE"),
         (["run", "python:../x:y"], "write python:MODULE:ATTRIBUTE"),
