@@ -1,1 +1,0 @@
-page_size = 16
