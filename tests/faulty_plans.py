@@ -156,9 +156,7 @@ class PlansStrangers(Plain):
 
 
 def as_full(spec: Spec) -> Spec:
-    return FullAttention(
-        block_size=spec.block_size, num_kv_heads=1, head_size=64, dtype="bfloat16"
-    )
+    return FullAttention(block_size=spec.block_size, num_kv_heads=1, head_size=64, dtype="bfloat16")
 
 
 @breaks("uniform/registered-base")

@@ -151,9 +151,7 @@ def test_promotion_records_the_window_and_keeps_the_storage() -> None:
     chunked = ChunkedLocalAttention(**SHAPE, attention_chunk_size=32)
     (group,) = Plain().get_kv_cache_groups({"f": FULL, "w": local, "c": chunked}, deployment)
     specs = group.layer_specs()
-    assert specs["w"] == FullAttention(
-        **SHAPE, head_size_v=4, sliding_window=17, page_size_padded=600
-    )
+    assert specs["w"] == FullAttention(**SHAPE, head_size_v=4, sliding_window=17, page_size_padded=600)
     assert specs["c"] == FullAttention(**SHAPE, head_size_v=8, attention_chunk_size=32)
 
 

@@ -20,9 +20,7 @@ CONFIGS = ("get_kv_cache_configs",)
 ONE_RANK = ("one rank",)
 
 
-def groups_of(
-    implementation: Implementation, given: Given, whole: Model
-) -> tuple[KVCacheGroupSpec, ...]:
+def groups_of(implementation: Implementation, given: Given, whole: Model) -> tuple[KVCacheGroupSpec, ...]:
     """The groups of a model; a refusal gives up the run."""
     try:
         return implementation.get_kv_cache_groups(whole.layers(), whole.deployment)
