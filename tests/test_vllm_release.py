@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import textwrap
-from functools import cache
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import kvconform.properties.laws
 import pytest
 from commands import environment, kvconform
+from filelock import FileLock
 from kvconform.properties.law import CATALOGUE
 from releases import ALSO, CHECKED, root_of
 
@@ -43,13 +46,25 @@ KNOWN = {
 """What these releases are known to break, by hand."""
 
 
-@cache
-def report(version: str, profile: str, *more: str) -> dict[str, Any]:
+def report_file(version: str, profile: str) -> Path:
+    """The report of a whole run, made once for all processes of this test run."""
     root_of(version)
-    done = kvconform("run", f"vllm=={version}", "--profile", profile, "--json", "-", *more, cwd=Path.cwd())
-    assert done.stdout, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert found["exit"] == done.returncode
+    shared = (
+        Path(tempfile.gettempdir()) / f"kvconform-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
+    )
+    shared.mkdir(exist_ok=True)
+    path = shared / f"{version}-{profile}.json"
+    with FileLock(f"{path}.lock"):
+        if not path.exists():
+            done = kvconform(
+                "run", f"vllm=={version}", "--profile", profile, "--json", str(path), cwd=Path.cwd()
+            )
+            assert path.exists(), done.stderr
+    return path
+
+
+def report(version: str, profile: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(report_file(version, profile).read_text(encoding="utf-8"))
     return found
 
 
@@ -84,10 +99,24 @@ def test_other_releases_break_nothing_of_ours(version: str) -> None:
 
 
 def test_a_seed_repeats_the_run() -> None:
-    selection = ("--laws", "merge/*,resize/*", "--seed", "7")
-    first = report("0.33.0", "quick", *selection)
-    report.cache_clear()
-    assert report("0.33.0", "quick", *selection)["results"] == first["results"]
+    root_of("0.33.0")
+    words = ("run", "vllm==0.33.0", "--profile", "quick", "--laws", "merge/*,resize/*", "--seed", "7")
+    first, second = (kvconform(*words, "--json", "-", cwd=Path.cwd()).stdout for _ in range(2))
+    assert first == second
+    assert json.loads(first)["complete"]
+
+
+@pytest.mark.parametrize("version", CHECKED)
+def test_what_is_violated_is_known_and_explained(version: str, tmp_path: Path) -> None:
+    known = Path(__file__).parent.parent / "expectations" / f"vllm-{version}.toml"
+    judged = kvconform(
+        *("merge-reports", str(tmp_path / "judged.json"), str(report_file(version, "gate"))),
+        *("--expect", str(known)),
+        cwd=tmp_path,
+    )
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+    entries = tomllib.loads(known.read_text(encoding="utf-8"))["expected"]
+    assert all(len(entry["reason"]) > 20 for entry in entries)
 
 
 RUNNER = """
