@@ -17,7 +17,7 @@ class Profile:
 PROFILES = {
     profile.name: profile
     for profile in (
-        Profile("quick", examples=12, seconds_per_run=2.0),
+        Profile("quick", examples=8, seconds_per_run=2.0),
         Profile("gate", examples=120, seconds_per_run=5.0),
         Profile("deep", examples=2000, seconds_per_run=20.0),
     )

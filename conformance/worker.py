@@ -7,6 +7,7 @@ away from the implementation first: what it prints goes to standard error, and i
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -366,6 +367,9 @@ def serve(questions: BinaryIO, answers: BinaryIO) -> None:
     importlib.import_module("kvconform.properties.laws")
     importlib.import_module("kvconform.properties.sampling")
     forget_constants()
+    # What is loaded by now stays: the collector need not walk all of torch again and again.
+    gc.collect()
+    gc.freeze()
     desk = Desk(job, implementation, answers)
     desk.send(opened)
     for line in questions:
