@@ -14,7 +14,9 @@ def show_proofs(console: Console, proven: Sequence[Proven], asked: int) -> None:
     """A table of all theorems, and a line of what is not proved."""
     from rich.table import Table
 
-    table = Table("", "statement", "verdict", "paths", "seconds", "without its assumptions", box=None)
+    table = Table(
+        "", "statement and domain", "verdict", "paths", "seconds", "without its assumptions", box=None
+    )
     for proof in proven:
         needed = ", ".join(
             f"{name.name}: {'refuted' if name.case is not None else name.message}"
@@ -22,7 +24,7 @@ def show_proofs(console: Console, proven: Sequence[Proven], asked: int) -> None:
         )
         table.add_row(
             proof.theorem.id,
-            proof.theorem.statement,
+            f"{proof.theorem.statement}\n{_shortened(proof.domain)}",
             proof.verdict,
             f"{proof.paths:,}",
             f"{proof.seconds:.1f}",
@@ -33,7 +35,8 @@ def show_proofs(console: Console, proven: Sequence[Proven], asked: int) -> None:
     seconds = sum(proof.seconds for proof in proven)
     console.print(f"\n{count} of {asked} theorems proved on the reference in {seconds:.1f} s")
     console.print(
-        "kvconform prove T2 shows one in full: its domain, and the counterexample to each assumption left out"
+        "kvconform prove T2 shows one in full: all of its domain, and the counterexample to each assumption "
+        "left out"
     )
 
 
@@ -53,6 +56,14 @@ def show_proof(console: Console, proof: Proven) -> None:
         else:
             console.print(f"    without it: {assumption.message}")
             console.print(f"    case: {_case(assumption.case)}")
+
+
+LONGEST_DOMAIN = 300
+"""Characters of a domain in the table; some list every field of every layer."""
+
+
+def _shortened(domain: str) -> str:
+    return domain if len(domain) <= LONGEST_DOMAIN else f"{domain[:LONGEST_DOMAIN]} ..."
 
 
 def _case(case: Mapping[str, Any]) -> str:
