@@ -151,11 +151,11 @@ def shrink(
     """The failing case with its draws as simple as they can be while the law still fails the same way.
 
     One draw after the other is set to its simplest value, or else as near to it as halving the
-    distance gets; where that ends, two at a time; where numbers are still large, small ones are
-    scattered over all draws at once. Gives up after so many ``runs`` of the law.
+    distance gets; where numbers are still large after that, small ones are scattered over all draws
+    at once; then two draws at a time. Gives up after so many ``runs`` of the law.
     """
     search = _Search(law, implementation, kind, failed, runs)
-    while search.simplify_one() or search.simplify_two() or search.scatter():
+    while search.simplify_one() or search.scatter() or search.simplify_two():
         pass
     return search.best
 
