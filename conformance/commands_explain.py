@@ -109,7 +109,7 @@ def _given_fields(words: list[str]) -> dict[str, str]:
 def _spec(kind: str, given: dict[str, str]) -> Spec:
     import difflib
 
-    from kvconform.conformance.explain import stored_or_dense
+    from kvconform.reference.modes import pack
     from kvconform.reference.specs import KINDS, AttentionSpec, defaults, field_names, make
 
     if kind not in KINDS or kind == "uniform_type":
@@ -126,7 +126,7 @@ def _spec(kind: str, given: dict[str, str]) -> Spec:
     if missing:
         raise Stop(f"a {kind} needs --{missing[0].replace('_', '-')}")
     spec: Spec = make(kind, **values)
-    return stored_or_dense(spec) if isinstance(spec, AttentionSpec) else spec
+    return pack(spec) if isinstance(spec, AttentionSpec) else spec
 
 
 TEXTS = ("kv_quant_mode", "cache_dtype_str", "model_version", "mamba_type", "mamba_cache_mode")

@@ -8,10 +8,10 @@ slope per group of layers, never as one quotient: a window's cache does not grow
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from kvconform.reference import blocks, modes, pages
+from kvconform.reference import blocks, pages
 from kvconform.reference.deployment import Deployment
 from kvconform.reference.interface import Implementation, Refused, Unsupported
 from kvconform.reference.specs import (
@@ -96,13 +96,8 @@ def _grows(spec: Spec, held: int, deployment: Deployment) -> bool:
     """Whether a longer request would hold more blocks."""
     if isinstance(spec, EncoderOnlyAttention | CrossAttention):
         return False
-    longer = Deployment(
-        max_model_len=deployment.max_model_len + spec.block_size * deployment.decode_context_parallel,
-        max_num_batched_tokens=deployment.max_num_batched_tokens,
-        max_concurrent_batches=deployment.max_concurrent_batches,
-        max_encoder_tokens=deployment.max_encoder_tokens,
-        decode_context_parallel=deployment.decode_context_parallel,
-    )
+    block_of_all_ranks = spec.block_size * deployment.decode_context_parallel
+    longer = replace(deployment, max_model_len=deployment.max_model_len + block_of_all_ranks)
     return blocks.max_blocks_per_request(spec, longer) > held
 
 
@@ -161,18 +156,3 @@ def _beside(spec: Spec, deployment: Deployment, other: Implementation, page: int
     if answers == (page, held):
         return "the same"
     return f"page {answers[0]:,} bytes, {answers[1]:,} blocks, {answers[0] * answers[1]:,} bytes a layer"
-
-
-def stored_or_dense(spec: AttentionSpec) -> AttentionSpec:
-    """The spec with what its mode packs published on it, as an engine's backend does.
-
-    Raises `Refused` for a head size that the mode cannot pack.
-    """
-    if spec.kv_quant_mode == "NONE" or spec.state_content_bytes is not None:
-        return spec
-    from dataclasses import replace
-
-    stored = modes.stored_bytes(spec)
-    if spec.kv_quant_mode == "NVFP4":
-        return replace(spec, num_head_slots=2 * spec.num_kv_heads, state_content_bytes=stored // 2)
-    return replace(spec, state_content_bytes=stored)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from kvconform.reference.arithmetic import cdiv, round_up
 from kvconform.reference.interface import Refused
 from kvconform.reference.specs import DTYPE_BYTES, LATENT, AttentionSpec
+
+A = TypeVar("A", bound=AttentionSpec)
 
 MODES = {
     "NONE": 0,
@@ -130,6 +133,21 @@ def stored_bytes(spec: AttentionSpec) -> int:
         key_bits, value_bits = _TURBOQUANT_BITS[mode]
         return round_up(cdiv(key_bits * k, 8) + 2 + cdiv(value_bits * v, 8) + 4, 2)
     raise Refused(f"unknown quantisation mode {mode!r}")
+
+
+def pack(spec: A) -> A:
+    """The spec with the head slots and content that its mode packs, as a backend publishes them.
+
+    Unquantised specs, and those whose content is published already, stay as they are. Raises
+    `Refused` where `stored_bytes` does.
+    """
+    if spec.kv_quant_mode == "NONE" or spec.state_content_bytes is not None:
+        return spec
+    stored = stored_bytes(spec)
+    if spec.kv_quant_mode in FAMILIES["nvfp4"]:
+        # K and V are slots of their own.
+        return replace(spec, num_head_slots=2 * spec.num_kv_heads, state_content_bytes=stored // 2)
+    return replace(spec, state_content_bytes=stored)
 
 
 def _stored_latent_bytes(dtype: str, mode: str, latent: int) -> int:

@@ -55,9 +55,6 @@ class Engine(Plain):
             return max(self.max_blocks_per_request(layer, deployment) for layer in spec.layers())
         return super().max_blocks_per_request(spec, deployment)
 
-    def max_memory_usage_bytes(self, spec: Spec, deployment: Deployment) -> int:
-        return self.max_blocks_per_request(spec, deployment) * self.page_size_bytes(spec)
-
 
 def breaks(*laws: str) -> Callable[[type[Engine]], type[Engine]]:
     """Register an engine as the miniature that breaks these laws.

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from kvconform.reference.interface import Refused
-from kvconform.reference.modes import CACHE_DTYPES, FAMILIES, quant_mode, stored_bytes
+from kvconform.reference.modes import CACHE_DTYPES, families, pack, quant_mode
 from kvconform.reference.specs import LATENT, AttentionSpec
 
 A = TypeVar("A", bound=AttentionSpec)
@@ -35,13 +35,8 @@ def store(spec: A, cache_dtype: str) -> A:
         stored = replace(stored, cache_dtype_str=cache_dtype)
     if is_ds_mla(cache_dtype):
         return _store_ds_mla(stored)
-    if mode in FAMILIES["nvfp4"]:
-        return replace(
-            stored, num_head_slots=2 * spec.num_kv_heads, state_content_bytes=stored_bytes(stored) // 2
-        )
-    if mode in FAMILIES["per_token_head"] or mode in FAMILIES["turboquant"]:
-        return replace(stored, state_content_bytes=stored_bytes(stored))
-    return stored
+    # Of the modes, only fp8 per tensor stores K and V elements alone, which dense content says.
+    return pack(stored) if families(mode) else stored
 
 
 def keep(spec: A, cache_dtype: str) -> A:
