@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from kvconform.properties.given import Given
+from kvconform.properties.given import Bounds, Given
 from kvconform.reference.interface import Implementation
 
 Drawn = int | str | bool | None
@@ -39,15 +39,8 @@ class ReplayGiven(Given):
         self._case = case
         self._unused = set(case)
 
-    def integer(
-        self,
-        name: str,
-        *,
-        at_least: int = 0,
-        at_most: int | None = None,
-        multiple_of: int = 1,
-        typical: Sequence[int] = (),  # noqa: ARG002 (nothing is met more often here)
-    ) -> int:
+    def draw_integer(self, name: str, bounds: Bounds) -> int:
+        at_least, at_most, multiple_of, _ = bounds
         value = self._take(name)
         if type(value) is not int:
             raise BadCase(f"{name}: wanted an integer, the case has {json.dumps(value)}")
@@ -59,19 +52,11 @@ class ReplayGiven(Given):
             raise BadCase(f"{name}: wanted a multiple of {multiple_of}, the case has {value}")
         return value
 
-    def optional(
-        self,
-        name: str,
-        *,
-        at_least: int = 0,
-        at_most: int | None = None,
-        multiple_of: int = 1,
-        typical: Sequence[int] = (),  # noqa: ARG002 (nothing is met more often here)
-    ) -> int | None:
+    def draw_optional(self, name: str, bounds: Bounds) -> int | None:
         if name in self._case and self._case[name] is None:
             self._take(name)
             return None
-        return self.integer(name, at_least=at_least, at_most=at_most, multiple_of=multiple_of)
+        return self.draw_integer(name, bounds)
 
     def choice(self, name: str, options: Sequence[Any]) -> Any:
         value = self._take(name)

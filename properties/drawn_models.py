@@ -16,7 +16,7 @@ from kvconform.reference import grouping, planning
 from kvconform.reference.deployment import Deployment
 from kvconform.reference.interface import Refused
 from kvconform.reference.pages import construct, page_size_bytes
-from kvconform.reference.specs import KINDS, Mamba, Spec
+from kvconform.reference.specs import KINDS, LATENT_KINDS, Mamba, Spec
 from kvconform.reference.uniform import Registry
 
 HYBRIDS = {
@@ -38,6 +38,11 @@ HYBRIDS = {
     "mamba, mamba": ("mamba", "mamba"),
     "sink": ("sink_full_attention",),
     "sink, sliding": ("sink_full_attention", "sliding_window"),
+    "full, cross": ("full_attention", "cross_attention"),
+    "rswa": ("rswa",),
+    "full, rswa": ("full_attention", "rswa"),
+    "latent, hidden states": ("mla_attention", "hidden_state_cache"),
+    "full, hidden states": ("full_attention", "hidden_state_cache"),
 }
 """The kinds of a model's layers, by what the model is called in a recorded case."""
 
@@ -53,6 +58,12 @@ BESIDE_FULL = (
 
 WRAPPED = ("full, full", "latent, full", "full", "latent", "mamba, mamba", "full, sliding", "full, mamba")
 """Models of which some plans hold a uniform_type, and plain ones beside them."""
+
+PARTITIONS = ("one rank", "pipeline", "tensor")
+"""How layers lie on ranks."""
+
+WITH_EMPTY = (*PARTITIONS, "empty stage")
+"""And with a stage of a pipeline whose layers keep nothing of their own."""
 
 PRECISIONS = {
     "16-bit": {"dtype": "bfloat16"},
@@ -102,7 +113,7 @@ def model(
     hybrids: Sequence[str] = tuple(HYBRIDS),
     pages: Sequence[str] = ("dividing", "any"),
     layouts: Sequence[str] = ("shared", "packed"),
-    partitions: Sequence[str] = ("one rank", "pipeline", "tensor"),
+    partitions: Sequence[str] = PARTITIONS,
     precisions: Sequence[str] = tuple(PRECISIONS),
     max_model_len: int | None = None,
 ) -> Model:
@@ -119,7 +130,7 @@ def model(
     if max_model_len is None:
         max_model_len = given.tokens("max_model_len", at_least=1)
     buckets = _buckets(given, kinds, pages, precisions, max_model_len)
-    layers, drafts = _layers(given, buckets)
+    layers, drafts = _layers(given, given.alike(buckets))
     return Model(
         ranks=_partition(given, layers, partitions),
         deployment=Deployment(
@@ -128,10 +139,18 @@ def model(
                 "max_num_batched_tokens", at_least=1, at_most=1 << 32, typical=TYPICAL_TOKENS
             ),
             max_concurrent_batches=given.choice("max_concurrent_batches", (1, 2)),
+            max_encoder_tokens=_encoder_tokens(given, kinds),
             packed_layout=given.choice("layout", layouts) == "packed",
             draft_layers=drafts,
         ),
     )
+
+
+def _encoder_tokens(given: Given, kinds: Sequence[str]) -> int:
+    """The longest encoder input, where a layer caches it."""
+    if "cross_attention" not in kinds:
+        return 0
+    return given.tokens("max_encoder_tokens", at_least=1, at_most=1 << 20)
 
 
 def _buckets(
@@ -175,7 +194,7 @@ def _buckets(
             if key in has
         }
         wider = given.choice(f"{name}.wider", (0, 1, 8)) if any_size else 0
-        if kind in ("mla_attention", "sliding_window_mla"):
+        if kind in LATENT_KINDS:
             fields |= {"num_kv_heads": 1, "head_size": 2 * heads * head_size * times + wider}
         else:
             fields |= {"num_kv_heads": heads * times, "head_size": head_size + wider}
@@ -192,6 +211,8 @@ def _own_fields(given: Given, name: str, kind: str, block_size: int) -> dict[str
         return {"attention_chunk_size": block_size * CHUNK_BLOCKS}
     if kind == "sink_full_attention":
         return {"sink_len": block_size * given.choice(f"{name}.sink_blocks", (1, 2))}
+    if kind == "rswa":
+        return {"rswa_window": given.choice(f"{name}.rswa_window", (1, 5, 128, 1024))}
     return {}
 
 
@@ -213,16 +234,21 @@ def _layers(given: Given, buckets: Sequence[Spec]) -> tuple[dict[str, Spec], tup
 def _partition(
     given: Given, layers: dict[str, Spec], partitions: Sequence[str]
 ) -> tuple[dict[str, Spec], ...]:
-    """The layers of each rank: all on one, stages of a pipeline, or the same on two."""
+    """The layers of each rank: all on one, stages of a pipeline, or the same on two.
+
+    A stage is empty where all its layers read what an earlier stage's layers keep.
+    """
     partition = given.choice("partition", partitions)
     if partition == "one rank":
         return (dict(layers),)
     if partition == "tensor":
         return dict(layers), dict(layers)
+    if partition == "empty stage":
+        return dict(layers), {}
     if len(layers) < 2:
         given.reject()
     names = list(layers)
-    cut = given.integer("first_stage_layers", at_least=1, at_most=len(names) - 1)
+    cut = given.choice("first_stage_layers", range(1, len(names)))
     return (
         {name: layers[name] for name in names[:cut]},
         {name: layers[name] for name in names[cut:]},
@@ -234,13 +260,15 @@ def memory(given: Given, drawn: Model, *, spare_blocks: int | None = None) -> li
 
     ``spare_blocks`` beyond what the request and the withheld blocks take are drawn unless given;
     a negative number is too little for the request. Each rank has at most one block less a byte
-    more than that, and ranks after the first may have blocks more.
+    more than that, and ranks after the first may have blocks more. A rank without layers has as
+    much as the first.
     """
     if spare_blocks is None:
         spare_blocks = given.integer("spare_blocks", at_most=1 << 20)
     blocks, sizes = request_in_blocks(drawn)
     available = []
-    for index, size in enumerate(sizes):
+    for index, own_size in enumerate(sizes):
+        size = own_size or sizes[0]
         beyond = spare_blocks
         if index > 0:
             beyond += given.choice(f"rank.{index}.more_blocks", (0, 1, 1000))

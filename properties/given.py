@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from kvconform.reference.interface import Implementation
 
+Lifted = TypeVar("Lifted")
 Choice = TypeVar("Choice", str, bool, None, str | None)
 
 LARGEST = 1 << 40
@@ -24,10 +25,19 @@ class Rejected(BaseException):
     """
 
 
+class Bounds(NamedTuple):
+    """What an integer may be: ``at_most`` None means up, ``typical`` values are met more often."""
+
+    at_least: int
+    at_most: int | None
+    multiple_of: int
+    typical: tuple[int, ...]
+
+
 class Given(ABC):
     """The inputs of one run of one law for one kind.
 
-    An engine gives the four primitives (`integer`, `optional`, `choice`, `assume`); what laws
+    An engine gives the primitives (`draw_integer`, `draw_optional`, `choice`, `assume`); what laws
     mostly ask for is built from them in `kvconform.properties.drawn`.
     """
 
@@ -35,7 +45,6 @@ class Given(ABC):
         self.implementation = implementation
         self.kind = kind
 
-    @abstractmethod
     def integer(
         self,
         name: str,
@@ -46,8 +55,8 @@ class Given(ABC):
         typical: Sequence[int] = (),
     ) -> int:
         """An integer within the bounds given; ``typical`` values are met more often."""
+        return self.draw_integer(name, Bounds(at_least, at_most, multiple_of, tuple(typical)))
 
-    @abstractmethod
     def optional(
         self,
         name: str,
@@ -58,10 +67,26 @@ class Given(ABC):
         typical: Sequence[int] = (),
     ) -> int | None:
         """None, or an integer as `integer` draws it."""
+        return self.draw_optional(name, Bounds(at_least, at_most, multiple_of, tuple(typical)))
+
+    @abstractmethod
+    def draw_integer(self, name: str, bounds: Bounds) -> int:
+        """An integer within the bounds."""
+
+    @abstractmethod
+    def draw_optional(self, name: str, bounds: Bounds) -> int | None:
+        """None, or an integer within the bounds."""
 
     @abstractmethod
     def choice(self, name: str, options: Sequence[Any]) -> Any:
         """One of the options: strings, booleans or None, simplest first."""
+
+    def alike(self, value: Lifted) -> Lifted:
+        """The value with all its integers of the kind that this engine draws.
+
+        What is built of drawn integers and of constants can then be put into one set.
+        """
+        return value
 
     def assume(self, condition: bool) -> None:
         """Give up this run, without an outcome, unless the condition holds."""

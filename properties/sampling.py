@@ -14,7 +14,7 @@ from typing import Any
 import hypothesis.errors
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis import strategies as st
-from kvconform.properties.given import LARGEST, Given, Rejected
+from kvconform.properties.given import LARGEST, Bounds, Given, Rejected
 from kvconform.properties.law import Law, Violation
 from kvconform.reference.interface import Implementation, Refused, Unsupported
 
@@ -64,30 +64,14 @@ class SampledGiven(Given):
         self._bytes: bytes = draw(_BYTES)
         self._used = 0
 
-    def integer(
-        self,
-        name: str,
-        *,
-        at_least: int = 0,
-        at_most: int | None = None,
-        multiple_of: int = 1,
-        typical: Sequence[int] = (),
-    ) -> int:
-        value = self._integer(at_least, at_most, multiple_of, tuple(typical), optional=False)
+    def draw_integer(self, name: str, bounds: Bounds) -> int:
+        value = self._integer(bounds, optional=False)
         assert value is not None
         self._record(name, value)
         return value
 
-    def optional(
-        self,
-        name: str,
-        *,
-        at_least: int = 0,
-        at_most: int | None = None,
-        multiple_of: int = 1,
-        typical: Sequence[int] = (),
-    ) -> int | None:
-        value = self._integer(at_least, at_most, multiple_of, tuple(typical), optional=True)
+    def draw_optional(self, name: str, bounds: Bounds) -> int | None:
+        value = self._integer(bounds, optional=True)
         self._record(name, value)
         return value
 
@@ -108,9 +92,8 @@ class SampledGiven(Given):
         self._used += 1
         return values[byte % len(values)]
 
-    def _integer(
-        self, at_least: int, at_most: int | None, multiple_of: int, typical: tuple[int, ...], optional: bool
-    ) -> int | None:
+    def _integer(self, bounds: Bounds, optional: bool) -> int | None:
+        at_least, at_most, multiple_of, typical = bounds
         highest = max(LARGEST, at_least) if at_most is None else at_most
         low = -(-at_least // multiple_of)
         high = highest // multiple_of
@@ -173,8 +156,9 @@ def sample(
     seed_number: int,
     seconds_per_run: float = 5.0,
     trace: Callable[[dict[str, Any]], None] | None = None,
+    shrink: bool = True,
 ) -> Outcome:
-    """Look for a case of the law that fails, and shrink it.
+    """Look for a case of the law that fails, and shrink it unless told otherwise.
 
     The same seed gives the same outcome whatever else runs, since each law and kind derives its
     own from it. ``trace`` is called as each run begins with its draws, a mapping that fills up as
@@ -216,7 +200,7 @@ def sample(
         max_examples=examples,
         database=None,
         deadline=None,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
         print_blob=False,

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvconform.properties.given import Given, Rejected
+from kvconform.properties.given import Bounds, Given, Rejected
 from kvconform.reference.arithmetic import cdiv
 from kvconform.reference.interface import Implementation
 from kvconform.solver.explore import Explorer
+from kvconform.solver.interpose import lift
 from kvconform.solver.symbolic import SymbolicBool, SymbolicInt, fresh, fresh_flag
 
 FLAGS = (False, True)
@@ -35,15 +36,8 @@ class SymbolicGiven(Given):
         self.draws: list[Draw] = []
         self._explorer = explorer
 
-    def integer(
-        self,
-        name: str,
-        *,
-        at_least: int = 0,
-        at_most: int | None = None,
-        multiple_of: int = 1,
-        typical: Sequence[int] = (),  # noqa: ARG002
-    ) -> int:
+    def draw_integer(self, name: str, bounds: Bounds) -> int:
+        at_least, at_most, multiple_of, _ = bounds
         step = ""
         if _concrete(multiple_of) == 1:
             value: int = self._between(name, at_least, at_most)
@@ -71,21 +65,11 @@ class SymbolicGiven(Given):
             self.assume(value <= at_most)
         return value
 
-    def optional(
-        self,
-        name: str,
-        *,
-        at_least: int = 0,
-        at_most: int | None = None,
-        multiple_of: int = 1,
-        typical: Sequence[int] = (),
-    ) -> int | None:
+    def draw_optional(self, name: str, bounds: Bounds) -> int | None:
         if self._explorer.pick(2) == 0:
             self.draws.append(Draw(name, None, "none"))
             return None
-        return self.integer(
-            name, at_least=at_least, at_most=at_most, multiple_of=multiple_of, typical=typical
-        )
+        return self.draw_integer(name, bounds)
 
     def choice(self, name: str, options: Sequence[Any]) -> Any:
         if tuple(options) == FLAGS and all(type(option) is bool for option in options):
@@ -93,7 +77,7 @@ class SymbolicGiven(Given):
             self.draws.append(Draw(name, flag, "false or true"))
             return flag
         value = options[self._explorer.pick(len(options))]
-        self.draws.append(Draw(name, value, str(value)))
+        self.draws.append(Draw(name, value, f"'{value}'" if "," in str(value) else str(value)))
         return value
 
     def assume(self, condition: Any) -> None:
@@ -104,6 +88,9 @@ class SymbolicGiven(Given):
 
     def flag(self, name: str) -> Any:
         return self.choice(name, FLAGS)
+
+    def alike(self, value: Any) -> Any:
+        return lift(value, self._explorer)
 
     def case(self, values: Sequence[int]) -> dict[str, Any]:
         """The draws when unknown i is ``values[i]``."""

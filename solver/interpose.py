@@ -37,26 +37,28 @@ def lift_numbers(implementation: Implementation, explorer: Explorer) -> Implemen
     differ from that of an equal symbolic one.
     """
 
-    def lift(value: Any) -> Any:
-        if type(value) is int:
-            return SymbolicInt(explorer, constant(value))
-        if type(value) in (list, tuple):
-            return type(value)(lift(item) for item in value)
-        if isinstance(value, dict):
-            return {key: lift(item) for key, item in value.items()}
-        if is_dataclass(value) and not isinstance(value, type):
-            before = {field.name: getattr(value, field.name) for field in fields(value)}
-            lifted = {name: lift(old) for name, old in before.items() if type(old) in (int, tuple)}
-            return replace(value, **lifted) if lifted else value
-        return value
-
     def wrap(ask: Ask) -> Ask:
         def lifted(*arguments: Any, **named: Any) -> Any:
-            return ask(*map(lift, arguments), **{name: lift(value) for name, value in named.items()})
+            return ask(*lift(arguments, explorer), **lift(named, explorer))
 
         return lifted
 
     return cast(Implementation, _Between(implementation, wrap))
+
+
+def lift(value: Any, explorer: Explorer) -> Any:
+    """The value with every integer in lists, mappings, specs and deployments as a symbolic one."""
+    if type(value) is int:
+        return SymbolicInt(explorer, constant(value))
+    if type(value) in (list, tuple):
+        return type(value)(lift(item, explorer) for item in value)
+    if isinstance(value, dict):
+        return {key: lift(item, explorer) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        before = {field.name: getattr(value, field.name) for field in fields(value)}
+        lifted = {name: lift(old, explorer) for name, old in before.items() if type(old) in (int, tuple)}
+        return replace(value, **lifted) if lifted else value
+    return value
 
 
 class _Between:

@@ -195,7 +195,8 @@ class _Attempt:
     def _describe_domain(self) -> str:
         parts = [f"{name}: {_either(options)}" for name, options in self._domain.items()]
         if self.explorer.narrowed:
-            parts.append(f"at most {self._deviations} choices differ from the first option listed")
+            differ = "1 choice differs" if self._deviations == 1 else f"{self._deviations} choices differ"
+            parts.append(f"at most {differ} from the first option listed")
         if self._lacking:
             parts.append(f"apart from what the implementation does not have ({', '.join(self._lacking)})")
         return "; ".join(parts)

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from kvconform.properties import law as laws
-from kvconform.properties.given import Given, Rejected
+from kvconform.properties.given import Bounds, Given, Rejected
 from kvconform.properties.law import Law, Violation
 from kvconform.properties.sampling import Fault, run_law
 from kvconform.reference.interface import Implementation, Unsupported
@@ -37,15 +37,8 @@ class RecordedGiven(Given):
         self.simplest: Case = {}
         self._recorded = recorded
 
-    def integer(
-        self,
-        name: str,
-        *,
-        at_least: int = 0,
-        at_most: int | None = None,
-        multiple_of: int = 1,
-        typical: Sequence[int] = (),  # noqa: ARG002
-    ) -> int:
+    def draw_integer(self, name: str, bounds: Bounds) -> int:
+        at_least, at_most, multiple_of, _ = bounds
         # The one nearest to 0.
         simplest = max(0, -(-at_least // multiple_of) * multiple_of)
         if at_most is not None and simplest > at_most:
@@ -56,21 +49,11 @@ class RecordedGiven(Given):
             raise Rejected
         return value
 
-    def optional(
-        self,
-        name: str,
-        *,
-        at_least: int = 0,
-        at_most: int | None = None,
-        multiple_of: int = 1,
-        typical: Sequence[int] = (),
-    ) -> int | None:
+    def draw_optional(self, name: str, bounds: Bounds) -> int | None:
         if self._recorded.get(name) is None:
             self._take(name, None)
             return None
-        value = self.integer(
-            name, at_least=at_least, at_most=at_most, multiple_of=multiple_of, typical=typical
-        )
+        value = self.draw_integer(name, bounds)
         self.simplest[name] = None
         return value
 

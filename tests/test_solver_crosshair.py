@@ -14,7 +14,7 @@ from typing import Any
 
 import kvconform.properties.laws  # noqa: F401 (fills the catalogue)
 import pytest
-from kvconform.properties.given import Given, Rejected
+from kvconform.properties.given import Bounds, Given, Rejected
 from kvconform.properties.law import CATALOGUE, NO_KIND, Law, Violation
 from kvconform.reference.interface import Implementation, Refused
 from kvconform.reference.plain import Plain
@@ -39,32 +39,17 @@ class TakingGiven(Given):
         super().__init__(implementation, kind)
         self._numbers: Iterator[int] = iter(numbers)
 
-    def integer(
-        self,
-        name: str,
-        *,
-        at_least: int = 0,
-        at_most: int | None = None,
-        multiple_of: int = 1,
-        typical: Sequence[int] = (),
-    ) -> int:
+    def draw_integer(self, name: str, bounds: Bounds) -> int:
+        at_least, at_most, multiple_of, _ = bounds
         value = next(self._numbers, 0) * multiple_of
         if value < at_least or (at_most is not None and value > at_most):
             raise Rejected
         return value
 
-    def optional(
-        self,
-        name: str,
-        *,
-        at_least: int = 0,
-        at_most: int | None = None,
-        multiple_of: int = 1,
-        typical: Sequence[int] = (),
-    ) -> int | None:
+    def draw_optional(self, name: str, bounds: Bounds) -> int | None:
         if self.choice(name, (True, False)):
             return None
-        return self.integer(name, at_least=at_least, at_most=at_most, multiple_of=multiple_of)
+        return self.draw_integer(name, bounds)
 
     def choice(self, name: str, options: Sequence[Any]) -> Any:
         picked = next(self._numbers, 0)

@@ -10,6 +10,7 @@ from typing import Any
 
 import kvconform.properties.laws  # noqa: F401 (fills the catalogue)
 import pytest
+from kvconform.conformance.miniatures import miniature
 from kvconform.properties.given import Given
 from kvconform.properties.law import CATALOGUE, NO_KIND, Law, ensure, ensure_equal
 from kvconform.reference.arithmetic import cdiv
@@ -362,6 +363,14 @@ def test_what_an_implementation_lacks_is_unsupported() -> None:
         ("bound/memory-is-blocks-times-page", "full_attention"),
         ("merge/commutative", "cross_attention"),
         ("merge/refuses-conflicts", "chunked_local_attention"),
+        ("plan/within-budget", NO_KIND),
+        ("plan/maximal", NO_KIND),
+        ("plan/monotone", NO_KIND),
+        ("plan/backs-every-block", NO_KIND),
+        ("plan/disjoint", NO_KIND),
+        ("plan/blocks-apart", NO_KIND),
+        ("plan/blocks-aligned", NO_KIND),
+        ("plan/startup-implies-admission", NO_KIND),
     ],
 )
 def test_laws_are_proved_over_the_reference(id: str, kind: str) -> None:
@@ -410,6 +419,11 @@ class Lenient(Plain):
         (Narrow(), "page/positive", "full_attention"),
         (Lenient(), "merge/commutative", "cross_attention"),
         (Lenient(), "merge/keeps-every-field", "chunked_local_attention"),
+        (miniature("tensors-rounded-up"), "plan/within-budget", NO_KIND),
+        (miniature("blocks-in-pairs"), "plan/maximal", NO_KIND),
+        (miniature("null-block-not-backed"), "plan/backs-every-block", NO_KIND),
+        (miniature("blocks-counted-in32-bits"), "plan/monotone", NO_KIND),
+        (miniature("admission-by-length"), "plan/startup-implies-admission", NO_KIND),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Implementation) else str(value),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from kvconform.properties.drawn_models import BESIDE_FULL, Model, memory, model
+from kvconform.properties.drawn_models import BESIDE_FULL, HYBRIDS, WITH_EMPTY, Model, memory, model
 from kvconform.properties.given import Given
 from kvconform.properties.law import ensure, ensure_equal, law
 from kvconform.reference import grouping, pages
@@ -12,7 +12,7 @@ from kvconform.reference.arithmetic import cdiv
 from kvconform.reference.grouping import KVCacheGroupSpec
 from kvconform.reference.interface import Implementation, Refused, Undocumented, Unsupported
 from kvconform.reference.promotion import full_kind
-from kvconform.reference.specs import AttentionSpec, Spec, UniformType, field_names
+from kvconform.reference.specs import AttentionSpec, FullAttention, Spec, UniformType, field_names
 from kvconform.reference.uniform import Registry
 
 GROUPS = ("get_kv_cache_groups",)
@@ -44,7 +44,7 @@ def every_layer_once(implementation: Implementation, given: Given) -> None:
 
     A layer left out has no memory; one in two groups is written through two block tables.
     """
-    whole = model(given)
+    whole = model(given, partitions=WITH_EMPTY)
     available = memory(given, whole)
     try:
         configs = implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, available)
@@ -67,9 +67,7 @@ def total(implementation: Implementation, given: Given) -> None:
     With the hybrid manager, memory for a request and pages that divide one another there is nothing
     to refuse. Elsewhere a refusal is an answer, an exception from the depths of the planner is none.
     """
-    whole = model(given)
-    if given.flag("without_hybrid_manager"):
-        whole = whole.deployed(hybrid_kv_cache_manager=False)
+    whole = with_or_without_manager(given)
     available = memory(given, whole)
     try:
         implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, available)
@@ -94,6 +92,13 @@ def total(implementation: Implementation, given: Given) -> None:
         ensure(False, f"the planner fell over: {type(error).__name__}: {error}")
 
 
+def with_or_without_manager(given: Given) -> Model:
+    """A model planned with the hybrid manager, or without, mostly one of those in which that matters."""
+    if given.flag("without_hybrid_manager"):
+        return model(given, hybrids=(*BESIDE_FULL * 3, *HYBRIDS)).deployed(hybrid_kv_cache_manager=False)
+    return model(given)
+
+
 def pages_divide(whole: Model) -> bool:
     """Whether every layer's page divides the largest one."""
     sizes = {pages.page_size_bytes(spec) for spec in whole.layers().values()}
@@ -112,6 +117,8 @@ def promotion_keeps_storage(implementation: Implementation, given: Given) -> Non
     Only which tokens are kept changes; the layer's kernels still read the same states at the same places.
     """
     whole = model(given, hybrids=BESIDE_FULL, partitions=ONE_RANK).deployed(hybrid_kv_cache_manager=False)
+    if given.flag("stored_alike"):
+        whole = whole.with_layers(stored_alike(whole))
     if given.flag("narrow_v_heads"):
         narrower: dict[str, Spec] = {
             name: replace(spec, head_size_v=8)
@@ -139,6 +146,18 @@ def promotion_keeps_storage(implementation: Implementation, given: Given) -> Non
             f"page of the {spec.kind} layer at block size {promoted.block_size}",
         )
 
+
+def stored_alike(whole: Model) -> dict[str, Spec]:
+    """The local layers, each stored like the first full one: promoted, they merge with it."""
+    full = next(spec for spec in whole.layers().values() if isinstance(spec, FullAttention))
+    return {
+        name: replace(spec, **{field: getattr(full, field) for field in ALIKE})
+        for name, spec in whole.layers().items()
+        if full_kind(spec).kind == full.kind != spec.kind
+    }
+
+
+ALIKE = ("num_kv_heads", "head_size", "dtype", "kv_quant_mode", "indexes_kv_by_block_stride")
 
 STORED = (
     "num_kv_heads",

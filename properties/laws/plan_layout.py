@@ -53,7 +53,7 @@ def at(place: Placement, block: int) -> str:
     return f"{place.layer} block {block} at bytes {start} to {end}"
 
 
-@law("plan/blocks-aligned", severity="safety", needs=CONFIGS)
+@law("plan/blocks-aligned", severity="safety", needs=CONFIGS, proved=True)
 def blocks_aligned(implementation: Implementation, given: Given) -> None:
     """Every block of a layer starts at a multiple of the layer's declared alignment, padded or not.
 
@@ -83,13 +83,12 @@ def aligned_model(given: Given, implementation: Implementation) -> Model:
         if "alignment" in implementation.fields(kind)
     }
     given.assume(bool(alignments))
-    return whole.with_layers(
-        {
-            name: replace(spec, alignment=alignments[spec.kind])
-            for name, spec in whole.layers().items()
-            if isinstance(spec, LATENT) and spec.kind in alignments
-        }
-    )
+    declaring: dict[str, Spec] = {
+        name: replace(spec, alignment=alignments[spec.kind])
+        for name, spec in whole.layers().items()
+        if isinstance(spec, LATENT) and spec.kind in alignments
+    }
+    return whole.with_layers(given.alike(declaring))
 
 
 def declared_alignment(spec: Spec) -> int | None:
@@ -97,7 +96,7 @@ def declared_alignment(spec: Spec) -> int | None:
     return spec.alignment if isinstance(spec, LATENT) else None
 
 
-@law("plan/backs-every-block", severity="safety", needs=CONFIGS, reports=("tpu-inference#2366",))
+@law("plan/backs-every-block", severity="safety", needs=CONFIGS, reports=("tpu-inference#2366",), proved=True)
 def backs_every_block(implementation: Implementation, given: Given) -> None:
     """Each layer's page of each block lies inside its tensor.
 
@@ -113,7 +112,7 @@ def backs_every_block(implementation: Implementation, given: Given) -> None:
                 )
 
 
-@law("plan/blocks-apart", severity="safety", needs=CONFIGS)
+@law("plan/blocks-apart", severity="safety", needs=CONFIGS, proved=True)
 def blocks_apart(implementation: Implementation, given: Given) -> None:
     """Different block ids never share a byte, in any layout that the planner accepts.
 
@@ -133,7 +132,7 @@ def blocks_apart(implementation: Implementation, given: Given) -> None:
                 )
 
 
-@law("plan/disjoint", severity="safety", needs=CONFIGS, reports=("vllm#50276",))
+@law("plan/disjoint", severity="safety", needs=CONFIGS, reports=("vllm#50276",), proved=True)
 def disjoint(implementation: Implementation, given: Given) -> None:
     """Pages of two layers of one group never share a byte, nor do two blocks of one layer.
 

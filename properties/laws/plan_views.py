@@ -10,6 +10,7 @@ from dataclasses import replace
 from kvconform.properties.drawn_models import WRAPPED, Model, memory, model
 from kvconform.properties.given import Given
 from kvconform.properties.law import ensure, ensure_equal, law
+from kvconform.properties.laws.plan_groups import with_or_without_manager
 from kvconform.reference.grouping import KVCacheGroupSpec
 from kvconform.reference.interface import Implementation, Refused
 from kvconform.reference.planning import KVCacheConfig
@@ -17,7 +18,7 @@ from kvconform.reference.specs import AttentionSpec, Mamba, Spec, UniformType
 from kvconform.reference.zeroing import inner_specs
 
 CONFIGS = ("get_kv_cache_configs",)
-SEVERAL = ("pipeline", "tensor")
+SEVERAL = ("pipeline", "tensor", "empty stage")
 
 
 def planned(
@@ -94,9 +95,7 @@ def leaves_inputs(implementation: Implementation, given: Given) -> None:
 
     Asked again after all of them, the planner gives the same plan.
     """
-    whole = model(given)
-    if given.flag("without_hybrid_manager"):
-        whole = whole.deployed(hybrid_kv_cache_manager=False)
+    whole = with_or_without_manager(given)
     available = memory(given, whole)
     ranks, before = whole.handed_over(), whole.handed_over()
     layers = whole.layers()

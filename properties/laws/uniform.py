@@ -113,8 +113,8 @@ def same_tokens(implementation: Implementation, given: Given) -> None:
     """
     first = drawn.spec(given, padding=NONE)
     second = neighbour(given, "second", first)
-    given.assume(implementation.is_uniform_type([first, second]))
     deployment = drawn.deployment(given)
+    given.assume(implementation.is_uniform_type([first, second]))
     try:
         needed = implementation.max_blocks_per_request(first, deployment)
     except Refused:
@@ -137,14 +137,14 @@ def same_blocks_kept(implementation: Implementation, given: Given) -> None:
     first = drawn.spec(given, padding=NONE)
     second = neighbour(given, "second", first)
     length = given.tokens("max_model_len", at_least=1)
+    settled = length - given.tokens("left", at_most=length)
+    prompt = given.tokens("prompt", at_most=settled)
     deployment = Deployment(max_model_len=length)
     if implementation.is_uniform_type([first, second]):
         shared, why = [first, second], "called uniform"
     else:
         shared, why = planned_together(implementation, first, second, deployment), "planned as one group"
     given.assume(len(shared) == 2)
-    settled = given.tokens("settled", at_most=length)
-    prompt = given.tokens("prompt", at_most=settled)
     one, other = (kept_blocks(spec, settled, length, prompt) for spec in shared)
     ensure(
         one == other,

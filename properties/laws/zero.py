@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from kvconform.properties.drawn_models import HYBRIDS, WRAPPED, Model, memory, model
+from kvconform.properties.drawn_models import HYBRIDS, PARTITIONS, WRAPPED, Model, memory, model
 from kvconform.properties.given import Given
 from kvconform.properties.law import ensure, ensure_equal, law
 from kvconform.reference.grouping import KVCacheGroupSpec
@@ -89,10 +90,15 @@ def only_when_needed(implementation: Implementation, given: Given) -> None:
     )
 
 
-def planned(implementation: Implementation, given: Given) -> tuple[KVCacheConfig, ...]:
+def planned(
+    implementation: Implementation,
+    given: Given,
+    hybrids: Sequence[str] = (*WRAPPED, *WRAPPED, *HYBRIDS),
+    partitions: Sequence[str] = PARTITIONS,
+) -> tuple[KVCacheConfig, ...]:
     """The configurations of a drawn model that the implementation plans, uniform kinds included."""
     # What is asked of uniform_types is asked often enough to be met.
-    whole = model(given, hybrids=(*WRAPPED, *WRAPPED, *HYBRIDS))
+    whole = model(given, hybrids=hybrids, partitions=partitions)
     if given.flag("wider_last"):
         # Layers of one kind that differ in their heads are planned as a uniform_type.
         name, spec = list(whole.layers().items())[-1]
@@ -119,7 +125,9 @@ def every_view_agrees(implementation: Implementation, given: Given) -> None:
     The scheduler reports the new blocks and the worker clears them: if one of them thinks it
     unneeded, nothing is cleared.
     """
-    configs = planned(implementation, given)
+    # Views differ where a rank's own layers would ask for less than the whole group's.
+    hybrids = (*["full, full", "latent, full"] * len(WRAPPED), *WRAPPED, *HYBRIDS)
+    configs = planned(implementation, given, hybrids, ("pipeline", "tensor"))
     view = implementation.generate_scheduler_kv_cache_config(configs)
     wanted = implementation.needs_kv_cache_zeroing(view)
     for rank, config in enumerate(configs):
