@@ -52,6 +52,10 @@ class Implementation:
         """The names of the operations below that can be asked at all."""
         raise NotImplementedError
 
+    def revisions(self) -> tuple[str, ...]:
+        """The revisions whose formulas it follows (`kvconform.reference.revisions`); none: the base's."""
+        return ()
+
     def location(self, operation: str, kind: str) -> str:
         """Where the operation is defined for the kind, as ``file:line``; empty if unknown."""
         return ""
@@ -205,6 +209,6 @@ OPERATIONS = tuple(
     for name, member in vars(Implementation).items()
     if callable(member)
     and not name.startswith("_")
-    and name not in ("kinds", "fields", "operations", "location")
+    and name not in ("kinds", "fields", "operations", "revisions", "location")
 )
 """The names of all operations."""

@@ -9,6 +9,7 @@ from kvconform.properties.given import Given
 from kvconform.properties.law import ensure, ensure_equal, law
 from kvconform.reference import modes
 from kvconform.reference.interface import Implementation, Refused
+from kvconform.reference.revisions import describe, following
 from kvconform.reference.specs import ATTENTION_KINDS, DTYPE_BYTES, LATENT_KINDS, make
 
 MODEL_DTYPE_BYTES = 2
@@ -144,17 +145,21 @@ def content_holds_payload(implementation: Implementation, given: Given) -> None:
     proved=True,
 )
 def content_formula(implementation: Implementation, given: Given) -> None:
-    """Stored bytes equal the reference table."""
+    """Stored bytes equal the reference table.
+
+    The table of the revision that the implementation declares.
+    """
+    declared = implementation.revisions()
     spec = drawn.quantised(given)
     try:
-        wanted = modes.stored_bytes(spec)
+        wanted = following(declared).stored_bytes(spec)
     except Refused:
         given.reject()
     ensure_equal(
         implementation.stored_bytes(spec),
         wanted,
         f"stored bytes for K {spec.head_size} and V {spec.value_head_size}",
-        f"the table's entry for {spec.kv_quant_mode}",
+        f"the table's entry for {spec.kv_quant_mode} ({describe(declared)})",
     )
 
 
