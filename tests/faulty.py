@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from kvconform.reference.interface import Implementation
 from kvconform.reference.plain import Plain
 from kvconform.reference.specs import Spec
 
@@ -40,6 +41,29 @@ class Raising(Plain):
         if spec.block_size > 20:
             return pages["page"]
         return super().real_page_size_bytes(spec)
+
+
+class Misshapen(Plain):
+    """Cannot be asked as the interface says."""
+
+    def real_page_size_bytes(self) -> int:  # type: ignore[override]
+        return 1
+
+
+class Wordy(Plain):
+    """Answers in words where a number is wanted."""
+
+    def real_page_size_bytes(self, spec: Spec) -> int:
+        return UncomparableText()  # type: ignore[return-value]
+
+
+class UncomparableText:
+    """What no law can compare."""
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("words and numbers")
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class Exiting(Plain):
@@ -137,6 +161,27 @@ class Unreadable(Plain):
 
     def kinds(self) -> tuple[str, ...]:
         raise LookupError("kinds")
+
+
+class Nameless(Implementation):
+    """Does not say what it has."""
+
+
+class Misspelt(Plain):
+    """Says that it has what there is not."""
+
+    def operations(self) -> frozenset[str]:
+        return frozenset({"page_size_byte"})
+
+
+class Widthless(Plain):
+    """Leaves out what every spec has."""
+
+    def kinds(self) -> tuple[str, ...]:
+        return ("full_attention",)
+
+    def fields(self, kind: str) -> frozenset[str]:
+        return super().fields(kind) - {"head_size"}
 
 
 class Strange(Plain):

@@ -1,9 +1,15 @@
-"""The laws of whole models hold on the reference, and each is broken by a planner wrong on purpose."""
+"""The laws of whole models hold on the reference, and tell a plan that is right from one that is nearly so.
+
+That each is broken by an implementation wrong on purpose is tested with the miniatures.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
-from faulty_plans import FAULTS, faulty_planners
+from kvconform.conformance.miniatures.engine import Engine, Groups, Layers
 from kvconform.properties.law import CATALOGUE, Law
 from kvconform.properties.laws import (
     admission,
@@ -15,7 +21,9 @@ from kvconform.properties.laws import (
     zero,
 )
 from kvconform.properties.sampling import Outcome, sample
+from kvconform.reference.deployment import Deployment
 from kvconform.reference.plain import Plain
+from kvconform.reference.planning import KVCacheConfig
 
 MODULES = (admission, plan_groups, plan_layout, plan_memory, plan_views, uniform, zero)
 LAWS = [law for module in MODULES for law in vars(module).values() if isinstance(law, Law)]
@@ -56,20 +64,58 @@ def test_holds_on_the_reference(law: Law) -> None:
     assert all(outcome.examples >= 20 for outcome in outcomes)
 
 
-def test_every_law_has_a_planner_that_breaks_it() -> None:
-    assert set(FAULTS) == {law.id for law in LAWS}
+class OneByteMore(Engine):
+    """Every tensor is a byte larger than its blocks."""
+
+    def config(self, groups: Groups, num_blocks: int, deployment: Deployment) -> KVCacheConfig:
+        made = super().config(groups, num_blocks, deployment)
+        larger = tuple(replace(tensor, size=tensor.size + 1) for tensor in made.kv_cache_tensors)
+        return replace(made, kv_cache_tensors=larger)
 
 
-def named(value: object) -> str:
-    return str(getattr(value, "__name__", value))
+class MoreBlocks(Engine):
+    """So many blocks more than fit, or fewer, are planned."""
+
+    more = 0
+
+    def sized(
+        self, ranks: Sequence[Layers], deployment: Deployment, available_memory: Sequence[int]
+    ) -> tuple[Groups, int]:
+        groups, num_blocks = super().sized(ranks, deployment, available_memory)
+        return groups, max(num_blocks + self.more, 1) if groups else num_blocks
 
 
-@pytest.mark.parametrize(("law", "fault"), faulty_planners(), ids=named)
-def test_is_broken_by_its_fault(law: str, fault: type[Plain]) -> None:
-    outcome = sampled(CATALOGUE[law], fault(), 300)[-1]
+class OneBlockMore(MoreBlocks):
+    more = 1
+
+
+class OneBlockLess(MoreBlocks):
+    more = -1
+
+
+@pytest.mark.parametrize(
+    ("law", "planner"),
+    [
+        ("plan/within-budget", OneByteMore),
+        ("plan/within-budget", OneBlockMore),
+        ("plan/maximal", OneBlockLess),
+        ("plan/override-checked", OneByteMore),
+        ("plan/override-checked", OneBlockMore),
+        ("plan/override-checked", OneBlockLess),
+    ],
+)
+def test_the_smallest_error_is_caught(law: str, planner: type[Plain]) -> None:
+    outcome = sampled(CATALOGUE[law], planner(), 300)[-1]
     assert outcome.verdict == "violated", outcome
     assert outcome.message
     assert outcome.case
+
+
+@pytest.mark.parametrize(
+    ("law", "planner"), [("plan/maximal", OneByteMore), ("plan/within-budget", OneBlockLess)]
+)
+def test_another_error_is_not(law: str, planner: type[Plain]) -> None:
+    assert {outcome.verdict for outcome in sampled(CATALOGUE[law], planner(), 300)} == {"held"}
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.id)

@@ -4,7 +4,34 @@ What an engine really gets wrong, on the smallest scale: a floor where a ceiling
 left stale, a field forgotten. They test the laws, and show what a violation looks like.
 """
 
-from kvconform.conformance.miniatures import bound, merge, page, quant, resize
+from kvconform.conformance.miniatures import (
+    bound,
+    grouping,
+    layout,
+    memory,
+    merge,
+    page,
+    quant,
+    resize,
+    uniform,
+    views,
+    zeroing,
+)
 from kvconform.conformance.miniatures.registry import MINIATURES, Miniature, miniature
 
-__all__ = ["MINIATURES", "Miniature", "bound", "merge", "miniature", "page", "quant", "resize"]
+__all__ = [
+    "MINIATURES",
+    "Miniature",
+    "bound",
+    "grouping",
+    "layout",
+    "memory",
+    "merge",
+    "miniature",
+    "page",
+    "quant",
+    "resize",
+    "uniform",
+    "views",
+    "zeroing",
+]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from kvconform.conformance.miniatures.registry import Engine, breaks
+from kvconform.conformance.miniatures.engine import Engine
+from kvconform.conformance.miniatures.registry import breaks
 from kvconform.reference import blocks
 from kvconform.reference.arithmetic import cdiv
 from kvconform.reference.deployment import Deployment
@@ -34,6 +35,7 @@ def window_tokens(spec: SlidingWindow, deployment: Deployment) -> int:
     "bound/in-flight-counts",
     "bound/lookahead-counts",
     "bound/formula",
+    "plan/startup-implies-admission",
 )
 class WindowWithoutPlusOne(Engine):
     """A window is charged the blocks of its tokens, as if it always started where a block does."""
@@ -90,7 +92,7 @@ class RetainedTokensForgotten(Engine):
         return super().max_blocks_per_request(bare, deployment)
 
 
-@breaks("bound/in-flight-counts")
+@breaks("bound/in-flight-counts", "bound/formula", "plan/startup-implies-admission")
 class OneBatchInFlight(Engine):
     """Tokens in flight are one batch's, however many run at once."""
 
@@ -182,6 +184,10 @@ class NullBlockInEveryBound(Engine):
     "bound/not-above-full",
     "bound/dcp-agrees",
     "bound/formula",
+    "plan/cheaper-is-not-worse",
+    "plan/concurrency",
+    "plan/wrapping-free",
+    "plan/startup-implies-admission",
 )
 class LengthRoundedDown(Engine):
     """The last block of a full request is not counted unless it is full."""
@@ -194,16 +200,16 @@ class LengthRoundedDown(Engine):
 
 @breaks("bound/full-is-exact", "bound/dcp-agrees", "bound/monotone", "bound/formula")
 class LeftOverTokensAsBlocks(Engine):
-    """Tokens left over after the whole blocks of a full request are added to them as they are."""
+    """Where a block is no power of two long, tokens left over after whole blocks are added as they are."""
 
     def max_blocks_per_request(self, spec: Spec, deployment: Deployment) -> int:
-        if not isinstance(spec, FullAttention):
+        if not isinstance(spec, FullAttention) or spec.block_size & (spec.block_size - 1) == 0:
             return super().max_blocks_per_request(spec, deployment)
         share = cdiv(deployment.max_model_len, deployment.decode_context_parallel)
         return share // spec.block_size + share % spec.block_size
 
 
-@breaks("bound/one-number")
+@breaks("bound/one-number", "plan/startup-implies-admission")
 class AdmissionWithNullBlock(Engine):
     """Admission asks for one block more than startup promised to find."""
 
@@ -211,7 +217,7 @@ class AdmissionWithNullBlock(Engine):
         return super().max_admission_blocks_per_request(spec, deployment) + 1
 
 
-@breaks("bound/one-number")
+@breaks("bound/one-number", "plan/startup-implies-admission")
 class AdmissionByLength(Engine):
     """Admission asks for the blocks of the whole length, where startup counted the window."""
 
@@ -246,7 +252,7 @@ class TableOfHeldBlocks(Engine):
         return super().max_num_blocks_per_req(spec, deployment, max_len)
 
 
-@breaks("bound/table-covers", "bound/dcp-agrees")
+@breaks("bound/table-covers", "bound/dcp-agrees", "plan/wrapping-free")
 class TableRoundedDown(Engine):
     """A table has no entry for a last block that is not full."""
 
@@ -256,7 +262,7 @@ class TableRoundedDown(Engine):
         return max_len // deployment.decode_context_parallel // spec.block_size
 
 
-@breaks("bound/table-covers")
+@breaks("bound/table-covers", "plan/wrapping-free")
 class TableWithoutSpeculation(Engine):
     """The table of a state has no entries for speculative blocks."""
 
@@ -285,7 +291,7 @@ class ShareRoundedDown(Engine):
         return super().max_num_blocks_per_req(spec, deployment, whole)
 
 
-@breaks("bound/encoder-length", "bound/formula")
+@breaks("bound/encoder-length", "bound/formula", "plan/startup-implies-admission")
 class CrossAttentionByDecoderLength(Engine):
     """Cross-attention is charged the decoder's length, not the encoder's."""
 
@@ -315,7 +321,7 @@ class AlignedStateForEveryBlock(Engine):
         return super().max_blocks_per_request(spec, deployment)
 
 
-@breaks("bound/formula")
+@breaks("bound/formula", "plan/startup-implies-admission")
 class AlignedStateOnce(Engine):
     """A state of mode align is charged once, without the one being written."""
 

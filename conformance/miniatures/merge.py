@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from kvconform.conformance.miniatures.registry import Engine, breaks
+from kvconform.conformance.miniatures.engine import Engine
+from kvconform.conformance.miniatures.registry import breaks
 from kvconform.reference.interface import Refused
 from kvconform.reference.specs import (
     LATENT,
@@ -23,7 +24,13 @@ def alike(specs: Sequence[Spec], **fields: Any) -> list[Spec]:
     return [replace(spec, **fields) for spec in specs]
 
 
-@breaks("merge/idempotent", "merge/associative", "merge/keeps-every-field")
+@breaks(
+    "merge/idempotent",
+    "merge/associative",
+    "merge/keeps-every-field",
+    "plan/pages-unified",
+    "plan/promotion-keeps-storage",
+)
 class ModeForgottenOnMerge(Engine):
     """The merged spec is built field by field, and the quantisation mode is not among them."""
 
@@ -32,7 +39,13 @@ class ModeForgottenOnMerge(Engine):
         return replace(merged, kv_quant_mode="NONE") if isinstance(merged, AttentionSpec) else merged
 
 
-@breaks("merge/idempotent", "merge/associative", "merge/keeps-every-field")
+@breaks(
+    "merge/idempotent",
+    "merge/associative",
+    "merge/keeps-every-field",
+    "plan/pages-unified",
+    "plan/promotion-keeps-storage",
+)
 class StrideFlagForgotten(Engine):
     """The merged spec does not say that the backend reads pages by block stride."""
 
@@ -43,7 +56,17 @@ class StrideFlagForgotten(Engine):
         return merged
 
 
-@breaks("merge/idempotent", "merge/associative", "merge/keeps-every-field", "merge/keeps-page")
+@breaks(
+    "merge/idempotent",
+    "merge/associative",
+    "merge/keeps-every-field",
+    "merge/keeps-page",
+    "plan/backs-every-block",
+    "plan/blocks-apart",
+    "plan/maximal",
+    "plan/one-stride",
+    "plan/pages-unified",
+)
 class PaddingForgotten(Engine):
     """The merged spec has no padding."""
 

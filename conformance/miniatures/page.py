@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeGuard
 
-from kvconform.conformance.miniatures.registry import Engine, breaks
+from kvconform.conformance.miniatures.engine import Engine
+from kvconform.conformance.miniatures.registry import breaks
 from kvconform.reference.arithmetic import product, round_up
 from kvconform.reference.pages import head_slots, states_per_block, unpadded_page_size_bytes
 from kvconform.reference.specs import (
@@ -27,8 +28,11 @@ def has_padding(spec: Spec) -> bool:
 
 
 def is_dense(spec: Spec) -> TypeGuard[AttentionSpec]:
-    """Whether a page's bytes follow from heads, head size and element type alone."""
-    if not isinstance(spec, AttentionSpec) or has_padding(spec):
+    """Whether a page's bytes follow from heads, head size and element type alone.
+
+    Pages that a backend reads by block stride are left out: a planner may pad those.
+    """
+    if not isinstance(spec, AttentionSpec) or has_padding(spec) or spec.indexes_kv_by_block_stride:
         return False
     return spec.num_head_slots is None and spec.state_content_bytes is None
 
@@ -44,12 +48,14 @@ class ShortPaddingAccepted(Engine):
 
 @breaks("page/padding-is-exact", "resize/padding-share")
 class PaddingRoundedUp(Engine):
-    """A padding asked for by hand is rounded up to a multiple of 512."""
+    """A padding asked for by hand is rounded up to a multiple of 512, unless it is read by block stride."""
 
     def page_size_bytes(self, spec: Spec) -> int:
         page = super().page_size_bytes(spec)
-        by_hand = getattr(spec, "page_size_padded", None) is not None
-        return round_up(page, 512) if by_hand and getattr(spec, "alignment", None) is None else page
+        if not isinstance(spec, AttentionSpec) or spec.indexes_kv_by_block_stride:
+            return page
+        by_hand = spec.page_size_padded is not None and getattr(spec, "alignment", None) is None
+        return round_up(page, 512) if by_hand else page
 
 
 @breaks("page/padding-is-exact", "page/marker-is-free")
@@ -98,7 +104,7 @@ class CrossAttentionNeverQuantised(Engine):
 
     def page_size_bytes(self, spec: Spec) -> int:
         quantised = spec.kind == "cross_attention" and getattr(spec, "kv_quant_mode", "NONE") != "NONE"
-        return super().page_size_bytes(spec) * (2 if quantised else 1)
+        return super().page_size_bytes(spec) * (2 if quantised and not has_padding(spec) else 1)
 
 
 @breaks("page/state-shapes-paired")
@@ -143,7 +149,7 @@ class TailTokensWithoutState(Engine):
         return super().page_size_bytes(spec)
 
 
-@breaks("page/additive", "page/v-head-defaults")
+@breaks("page/additive", "page/v-head-defaults", "plan/total", "plan/cheaper-is-not-worse")
 class HeaderInEveryPage(Engine):
     """A page of more than one token starts with a header of 64 bytes."""
 
@@ -209,12 +215,13 @@ class LargestPartOfState(Engine):
 
 
 @breaks("page/state-is-sum-of-parts")
-class StateForEveryToken(Engine):
-    """A state's page grows with the block, as if every token had a state."""
+class StateAtBothEnds(Engine):
+    """A block longer than a token is counted with two states, one at either end."""
 
     def page_size_bytes(self, spec: Spec) -> int:
         page = super().page_size_bytes(spec)
-        return page * spec.block_size if isinstance(spec, Mamba) and not has_padding(spec) else page
+        two = isinstance(spec, Mamba) and not has_padding(spec) and spec.block_size > 1
+        return page * 2 if two else page
 
 
 @breaks("page/layers-add-up", "resize/reaches-inside")
@@ -227,14 +234,14 @@ class LargestLayerOnly(Engine):
         return super().page_size_bytes(spec)
 
 
-@breaks("page/marker-is-free", "page/format-not-kind", "page/additive", "page/v-head-defaults")
+@breaks("page/marker-is-free", "page/format-not-kind", "page/v-head-defaults")
 class SinksInEveryPage(Engine):
-    """The page of a sink_full_attention holds the sink tokens beside the block's own."""
+    """A page of a sink_full_attention has as much room for sinks as for the block's own tokens."""
 
     def page_size_bytes(self, spec: Spec) -> int:
-        if isinstance(spec, SinkFullAttention) and spec.sink_len is not None and not has_padding(spec):
-            return super().page_size_bytes(replace(spec, block_size=spec.block_size + spec.sink_len))
-        return super().page_size_bytes(spec)
+        page = super().page_size_bytes(spec)
+        sinks = isinstance(spec, SinkFullAttention) and spec.sink_len is not None
+        return page * 2 if sinks and not has_padding(spec) else page
 
 
 @breaks("page/positive", "page/v-head-defaults", "page/exact-at-scale", "resize/still-covers")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from kvconform.conformance.miniatures.registry import Engine, breaks
+from kvconform.conformance.miniatures.engine import Engine
+from kvconform.conformance.miniatures.registry import breaks
 from kvconform.reference.arithmetic import round_up
 from kvconform.reference.interface import Refused
 from kvconform.reference.modes import FAMILIES, MODES, SCALE_BYTES

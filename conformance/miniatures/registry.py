@@ -1,4 +1,4 @@
-"""Miniatures by name, and what each is built on."""
+"""Miniatures by name."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kvconform.reference.arithmetic import total
-from kvconform.reference.deployment import Deployment
+from kvconform.conformance.miniatures.engine import Engine
 from kvconform.reference.interface import Implementation
-from kvconform.reference.plain import Plain
-from kvconform.reference.specs import Spec, UniformType
 
 
 @dataclass(frozen=True)
@@ -40,20 +37,6 @@ def miniature(name: str) -> Implementation:
         known = f"did you mean {' or '.join(near)}?" if near else f"there are {len(MINIATURES)} others"
         raise ValueError(f"no miniature is called {name!r}; {known}")
     return MINIATURES[name].make()
-
-
-class Engine(Plain):
-    """The reference with its answers made from one another, so that a fault spreads as in an engine."""
-
-    def page_size_bytes(self, spec: Spec) -> int:
-        if isinstance(spec, UniformType):
-            return total(self.page_size_bytes(layer) for layer in spec.layers())
-        return super().page_size_bytes(spec)
-
-    def max_blocks_per_request(self, spec: Spec, deployment: Deployment) -> int:
-        if isinstance(spec, UniformType):
-            return max(self.max_blocks_per_request(layer, deployment) for layer in spec.layers())
-        return super().max_blocks_per_request(spec, deployment)
 
 
 def breaks(*laws: str) -> Callable[[type[Engine]], type[Engine]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kvconform.conformance.miniatures.registry import Engine, breaks
+from kvconform.conformance.miniatures.engine import Engine
+from kvconform.conformance.miniatures.registry import breaks
 from kvconform.reference.pages import unpadded_page_size_bytes
 from kvconform.reference.specs import (
     LATENT,
@@ -63,7 +64,7 @@ class AlignedPaddingScaled(Engine):
         return self.construct(replace(spec, block_size=block_size, page_size_padded=scaled))
 
 
-@breaks("resize/keeps-the-rest")
+@breaks("resize/keeps-the-rest", "plan/pages-unified", "plan/promotion-keeps-storage")
 class ModeForgottenOnResize(Engine):
     """A resized spec is built field by field, and the quantisation mode is not among them."""
 
@@ -82,7 +83,13 @@ class RecordedWindowForgottenOnResize(Engine):
         return replace(resized, sliding_window=None) if isinstance(resized, FullAttention) else resized
 
 
-@breaks("resize/keeps-the-rest", "resize/same-is-identity", "resize/like-fresh", "resize/still-covers")
+@breaks(
+    "resize/keeps-the-rest",
+    "resize/same-is-identity",
+    "resize/like-fresh",
+    "resize/still-covers",
+    "plan/promotion-keeps-storage",
+)
 class ValueHeadForgottenOnResize(Engine):
     """A resized spec has V as wide as K."""
 
@@ -92,7 +99,7 @@ class ValueHeadForgottenOnResize(Engine):
         return super().copy_with_new_block_size(same, block_size)
 
 
-@breaks("resize/keeps-the-rest", "resize/composes")
+@breaks("resize/keeps-the-rest", "resize/composes", "plan/pages-unified")
 class WindowInBlocks(Engine):
     """A window is kept in blocks, so that it changes with their size."""
 
