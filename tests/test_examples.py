@@ -176,3 +176,40 @@ def test_an_interpreter_without_torch_is_said_to_be_without(tmp_path: Path) -> N
     ended = kvconform("smoke", f"vllm=={CHECKED[-1]}", "--python", python, cwd=tmp_path)
     assert ended.returncode == 4
     assert "start: it cannot begin: AdapterError: cannot import vLLM: no module named 'torch'" in ended.stdout
+
+
+@pytest.mark.release
+def test_what_an_interpreter_lacks_beside_is_unsupported_and_says_why(tmp_path: Path) -> None:
+    root_of(CHECKED[-1])
+    lacking = tmp_path / "python"
+    lacking.write_text(
+        f"#!{sys.executable}\n"
+        "import runpy, sys\n"
+        "sys.modules['psutil'] = None\n"
+        "sys.argv = sys.argv[1:]\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    lacking.chmod(0o755)
+    ended = kvconform("smoke", f"vllm=={CHECKED[-1]}", "--python", str(lacking), cwd=tmp_path)
+    assert ended.returncode == 0, ended.stdout
+    (told,) = (line for line in ended.stdout.splitlines() if "psutil" in line)
+    assert told.split()[0] == "estimate_max_model_len"
+    assert "unsupported: " in told
+
+
+@pytest.mark.release
+def test_another_interpreter_loads_the_planner_before_it_is_asked(tmp_path: Path) -> None:
+    root = root_of(CHECKED[-1])
+    adapters = Path(__file__).parent.parent / "conformance" / "adapters"
+    code = (
+        f"import sys; sys.path.insert(0, {str(adapters)!r}); import vllm_process\n"
+        f"from pathlib import Path; vllm_process.enter_package(); sys.path.insert(0, {str(root)!r})\n"
+        f"server = vllm_process.Server(Path({str(root)!r}), 'vllm')\n"
+        "loaded = set(sys.modules); server.planner.modules.load_all()\n"
+        "print(sorted(set(sys.modules) - loaded))\n"
+        "print('vllm.v1.core.kv_cache_planning' in loaded)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-2:] == ["[]", "True"], done.stdout

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from commands import environment
-from kvconform.conformance.adapters import vllm
+from kvconform.conformance.adapters import vllm, vllm_loading
+from kvconform.conformance.adapters.vllm_outcomes import Unsupported
 from releases import ALSO, CHECKED, root_of
 
 RELEASES = (*ALSO, *CHECKED)
@@ -142,7 +143,7 @@ SECTIONS = {
     "scripts": """
         import contextlib, io
         found["scripts"] = []
-        release.planner.load()
+        release.planner.modules.load_all()
         for name in SCRIPTED:
             law = CATALOGUE[name]
             kind = "sliding_window" if "sliding_window" in law.kinds else "-"
@@ -308,9 +309,9 @@ def test_a_setting_that_nobody_gave_is_named() -> None:
     settings = vllm.Settings("config", {"cache_config": {"block_size": 16}, "limit": None})
     assert settings.cache_config.block_size == 16
     assert settings.limit is None
-    with pytest.raises(vllm.Unsupported, match=r"config\.cache_config\.colour"):
+    with pytest.raises(Unsupported, match=r"config\.cache_config\.colour"):
         _ = settings.cache_config.colour
-    with pytest.raises(vllm.Unsupported, match=r"config\.colour"):
+    with pytest.raises(Unsupported, match=r"config\.colour"):
         getattr(settings, "colour", 3)
     settings.cache_config.colour = "blue"
     assert settings.cache_config.colour == "blue"
@@ -338,12 +339,12 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_sibling_is_loaded_first_and_a_stand_in_raises(package: Path) -> None:
     siblings = ("fakellm.core.layout", "fakellm.core.absent")
-    planner = vllm.load_leniently("fakellm.core.planner", package, siblings=siblings)
+    planner = vllm_loading.load_leniently("fakellm.core.planner", package, siblings=siblings)
     assert planner.plan() == 7
-    with pytest.raises(vllm.Unsupported, match="not_installed_anywhere"):
+    with pytest.raises(Unsupported, match="not_installed_anywhere"):
         planner.other()
-    assert "fakellm.core.planner.thing" in vllm.STOOD_IN
-    with pytest.raises(vllm.Unsupported, match=r"module fakellm\.core\.absent"):
-        vllm.load_leniently("fakellm.core.absent", package)
+    assert "fakellm.core.planner.thing" in vllm_loading.STOOD_IN
+    with pytest.raises(Unsupported, match=r"module fakellm\.core\.absent"):
+        vllm_loading.load_leniently("fakellm.core.absent", package)
     for name in [name for name in sys.modules if name.startswith("fakellm")]:
         del sys.modules[name]

@@ -122,21 +122,21 @@ def test_what_is_violated_is_known_and_explained(version: str, tmp_path: Path) -
 RUNNER = """
 import contextlib, io, json, sys, types
 from pathlib import Path
-from kvconform.conformance.adapters import vllm as adapter, vllm_planner
+from kvconform.conformance.adapters import vllm as adapter, vllm_loading, vllm_outcomes, vllm_planner
 
 root, scripts = Path(sys.argv[1]), json.load(sys.stdin)
 asked = adapter.Adapter(root)
 for family, (module, name) in adapter.PACKING_BACKENDS.items():
     # Where all of vLLM is installed these import; here only what is asked of them does.
     try:
-        packs = adapter._method_without_its_module(root, module, name, "customize_spec")
-    except adapter.Unsupported:
+        packs = vllm_loading.extract_method(root, module, name, "customize_spec")
+    except vllm_outcomes.Unsupported:
         continue
     stub = types.ModuleType(module)
     setattr(stub, name, types.SimpleNamespace(customize_spec=packs))
     sys.modules[module] = stub
-adapter.load_leniently("vllm.config.cache", root)
-vllm_planner.Planner(asked).load()
+vllm_loading.load_leniently("vllm.config.cache", root)
+vllm_planner.Planner(asked).modules.load_all()
 printed = []
 for script in scripts:
     out = io.StringIO()

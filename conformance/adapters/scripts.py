@@ -7,8 +7,10 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kvconform.conformance.adapters.vllm import CLASSES, DEFAULTS, INTERFACE, Adapter
-from kvconform.conformance.adapters.vllm_planner import FUNCTIONS, Planner, Returns
+from kvconform.conformance.adapters.vllm import INTERFACE, Adapter
+from kvconform.conformance.adapters.vllm_configuration import Returns
+from kvconform.conformance.adapters.vllm_planner import FUNCTIONS, Planner
+from kvconform.conformance.adapters.vllm_specs import CLASSES, DEFAULTS
 
 UNPRINTED = ("register_kv_cache_spec", "max_admission_blocks_per_request", "records_new_block_ids")
 """Operations that take more of an engine than a few lines can stand in for."""
@@ -132,14 +134,14 @@ class _Writer:
             config = self.kv_cache_config(arguments["config"])
             groups = arguments["config"]["kv_cache_groups"]
             specs = [group["kv_cache_spec"] for group in groups]
-            settings = self.settings(self.planner.config_values(deployment, specs))
+            settings = self.settings(self.planner.configuration.config_values(deployment, specs))
             first, second = (
                 (config, settings) if operation == "resolve_kv_cache_block_sizes" else (settings, config)
             )
             return f"{function}({first}, {second})", [], ""
         automatic = operation == "estimate_max_model_len"
         ranks = arguments["ranks"] if "ranks" in arguments else [arguments["layers"]]
-        settings = self.settings(self.planner.model_values(ranks, deployment, automatic))
+        settings = self.settings(self.planner.configuration.model_values(ranks, deployment, automatic))
         handed = [self.layers(rank, deployment["draft_layers"]) for rank in ranks]
         self.imports.setdefault("copy", set()).add("deepcopy")
         if operation == "get_kv_cache_groups":
@@ -154,7 +156,7 @@ class _Writer:
         given = f"deepcopy([{', '.join(handed)}])"
         memory = list(arguments["available_memory"])
         grouping = "get_global_kv_cache_groups"
-        if f"def {grouping}" in self.planner.source():
+        if f"def {grouping}" in self.planner.modules.source():
             given_name = self.fresh("given")
             prefix.append(f"{given_name} = {given}")
             grouped = f"{self.function(grouping)}({settings}, {given_name})"
@@ -167,7 +169,7 @@ class _Writer:
         return expression, prefix, ""
 
     def function(self, name: str) -> str:
-        self.imports.setdefault(self.planner.module_of(name), set()).add(name)
+        self.imports.setdefault(self.planner.modules.module_of(name), set()).add(name)
         return name
 
     def name(self, class_name: str) -> str:
@@ -209,7 +211,7 @@ class _Writer:
     def namespace(self, values: Mapping[str, Any], separator: str = ", ") -> str:
         parts = []
         for name, value in values.items():
-            if not self.planner.reads(name):
+            if not self.planner.modules.reads(name):
                 continue
             if isinstance(value, Mapping):
                 parts.append(f"{name}={self.namespace(value)}")

@@ -55,6 +55,7 @@ def capabilities(implementation: Implementation) -> Capabilities:
         protocol=protocol.VERSION,
         name=implementation.name,
         version=implementation.version,
+        revisions=implementation.revisions(),
         kinds={kind: tuple(sorted(implementation.fields(kind))) for kind in kinds},
         operations=tuple(operations),
         locations={

@@ -8,9 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kvconform.conformance.adapters import vllm
+from kvconform.conformance.adapters import vllm_outcomes
 from kvconform.conformance.adapters.scripts import script
-from kvconform.conformance.adapters.vllm import AdapterError
+from kvconform.conformance.adapters.vllm import Adapter
+from kvconform.conformance.adapters.vllm_outcomes import AdapterError
 from kvconform.conformance.adapters.vllm_planner import Planner
 from kvconform.reference.deployment import Deployment
 from kvconform.reference.grouping import KVCacheGroupSpec
@@ -40,13 +41,14 @@ class VllmImplementation(Implementation):
     """
 
     def __init__(self, root: Path | None, name: str) -> None:
-        self.adapter = vllm.Adapter(root)
+        self.adapter = Adapter(root)
         self.planner = Planner(self.adapter)
         with suppress(Exception):
             # Loaded here so that no law is charged with it; where it fails, asking says why.
-            self.planner.load()
+            self.planner.modules.load_all()
         self._changed: deque[tuple[object, dict[str, Spec]]] = deque(maxlen=CHANGES_KEPT)
         self._operations = self.adapter.operations() | self.planner.operations
+        self._revisions = self.adapter.revisions()
         self.name = name
         _, _, self.version = name.partition("==")
 
@@ -58,6 +60,9 @@ class VllmImplementation(Implementation):
 
     def operations(self) -> frozenset[str]:
         return self._operations
+
+    def revisions(self) -> tuple[str, ...]:
+        return self._revisions
 
     def location(self, operation: str, kind: str) -> str:
         if operation in self.planner.operations:
@@ -92,11 +97,11 @@ class VllmImplementation(Implementation):
             if operation in PLANNED:
                 return self.planner.ask(operation, arguments)
             return self.adapter.ask(operation, arguments)
-        except vllm.Undocumented as fall:
+        except vllm_outcomes.Undocumented as fall:
             raise Undocumented(str(fall)) from fall
-        except vllm.Refused as refusal:
+        except vllm_outcomes.Refused as refusal:
             raise Refused(str(refusal)) from refusal
-        except vllm.Unsupported as lack:
+        except vllm_outcomes.Unsupported as lack:
             raise Unsupported(str(lack)) from lack
 
     def _number(self, operation: str, **arguments: Any) -> int:

@@ -1,7 +1,7 @@
 """Serves a vLLM over the protocol in an interpreter that need not have kvconform.
 
 ``PYTHON vllm_process.py [--root DIRECTORY] [--name NAME] [--import MODULE]...`` answers for the
-release under a directory, or for the installed one. It uses the two files beside it and the
+release under a directory, or for the installed one. It uses the files called vllm beside it and the
 standard library only.
 """
 
@@ -37,8 +37,8 @@ NAMES = frozenset(
 """What holds names: never an integer, however it looks."""
 
 
-def find_adapter() -> types.ModuleType:
-    """The adapter beside this file, under the name by which its planner imports it."""
+def enter_package() -> None:
+    """Have the files beside this one found under the names by which they import one another."""
     here = Path(__file__).resolve().parent
     # A script's own folder comes first on the path, where the adapter would pass for vLLM itself.
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != here]
@@ -47,21 +47,23 @@ def find_adapter() -> types.ModuleType:
         package = types.ModuleType(".".join(parts[:depth]))
         package.__path__ = [str(here)] if depth == len(parts) else []
         sys.modules[package.__name__] = package
-    return importlib.import_module(f"{PACKAGE}.vllm")
+
+
+def _beside(name: str) -> types.ModuleType:
+    return importlib.import_module(f"{PACKAGE}.{name}")
 
 
 class Server:
     """Answers the commands of the protocol for one release."""
 
-    def __init__(self, adapter_module: types.ModuleType, root: Path | None, name: str) -> None:
-        self._module = adapter_module
-        planner_module = importlib.import_module(f"{PACKAGE}.vllm_planner")
-        self.adapter = adapter_module.Adapter(root)
-        self.planner = planner_module.Planner(self.adapter)
-        if "is_uniform_type" in self.planner.operations:
-            # Now, since a question may take less time than importing what it needs.
-            with contextlib.suppress(Exception):
-                self.planner.ask("is_uniform_type", {"specs": []})
+    def __init__(self, root: Path | None, name: str) -> None:
+        self._outcomes = _beside("vllm_outcomes")
+        self.adapter = _beside("vllm").Adapter(root)
+        self.planner = _beside("vllm_planner").Planner(self.adapter)
+        with contextlib.suppress(Exception):
+            # Now, since a question may take less time than importing what it needs; where that
+            # fails, each question that needs it says why.
+            self.planner.modules.load_all()
         self.name = name
 
     def capabilities(self) -> dict[str, Any]:
@@ -72,6 +74,7 @@ class Server:
             "protocol": PROTOCOL,
             "name": self.name,
             "version": self.name.partition("==")[2],
+            "revisions": list(self.adapter.revisions()),
             "kinds": {kind: sorted(self.adapter.fields(kind)) for kind in kinds},
             "operations": operations,
             "locations": {operation: dict(self._places(operation, kinds)) for operation in operations},
@@ -102,11 +105,11 @@ class Server:
             # A planner may change the layers that it is given.
             changed = {name: wire for name in before if (wire := to_wire(arguments[name])) != before[name]}
             return {**said, "changed": changed} if changed else said
-        except self._module.Refused as refusal:
+        except self._outcomes.Refused as refusal:
             said["refused"] = str(refusal)
-            if isinstance(refusal, self._module.Undocumented):
+            if isinstance(refusal, self._outcomes.Undocumented):
                 said["documented"] = False
-        except self._module.Unsupported as lack:
+        except self._outcomes.Unsupported as lack:
             said["unsupported"] = str(lack)
         except Exception as error:
             traceback.print_exc()
@@ -187,14 +190,14 @@ def main() -> None:
     sys.stdout = sys.stderr
 
     def open_server() -> Server:
-        adapter = find_adapter()
+        enter_package()
         if options.root is not None:
             sys.path.insert(0, str(options.root))
         if options.imports:
             sys.path.append(str(Path.cwd()))
         for module in options.imports:
             importlib.import_module(module)
-        return Server(adapter, options.root, options.name)
+        return Server(options.root, options.name)
 
     serve(open_server, questions, answers)
 

@@ -8,9 +8,9 @@ With vLLM installed, `vllm` in place of `vllm==0.33.0`; in another interpreter, 
 from __future__ import annotations
 
 import ring_plugin
-from kvconform.conformance.adapters import vllm as adapter
+from kvconform.conformance.adapters import vllm_specs
 from vllm.v1 import kv_cache_interface
 
 # The adapter finds a kind's class by its name, in the module that holds vLLM's own.
 kv_cache_interface.RingWindowSpec = ring_plugin.RingWindowSpec
-adapter.CLASSES["sliding_window"] = "RingWindowSpec"
+vllm_specs.CLASSES["sliding_window"] = "RingWindowSpec"
