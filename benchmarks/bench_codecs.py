@@ -13,11 +13,8 @@ from typing import Any
 import pytest
 import torch
 from kvconform.gpu_checks import inputs
-from kvconform.gpu_checks.codec import Codec, HeadShape
-from kvconform.gpu_checks.codecs import CODECS
-
-SHAPES = {"fp8_ds_mla": HeadShape(576, None), "fp8_ds_mla_deepseek_v4": HeadShape(512, None)}
-"""Head shapes of codecs that store only one; of all others 128 and 128."""
+from kvconform.gpu_checks.codec import Codec
+from kvconform.gpu_checks.codecs import CODECS, shape_for
 
 
 def seconds(action: Callable[[], object], times: int = 10) -> float:
@@ -35,7 +32,7 @@ def seconds(action: Callable[[], object], times: int = 10) -> float:
 def test_codec(codec: Codec, direction: str, benchmark: Any, pytestconfig: pytest.Config) -> None:
     device = pytestconfig.getoption("--device", default=None) or "cpu"
     torch.set_num_threads(1)
-    shape = SHAPES.get(codec.name, HeadShape(128, 128))
+    shape = shape_for(codec, 128)
     dtype = torch.bfloat16 if torch.bfloat16 in codec.dtypes else codec.dtypes[0]
     keys = inputs.rows("normal", 1 << (12 if device == "cpu" else 18), shape.key, dtype).to(device)
     values = None if shape.value is None else keys.flip(0)

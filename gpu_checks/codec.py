@@ -28,6 +28,9 @@ class HeadShape(NamedTuple):
     key: int
     value: int | None
 
+    def __str__(self) -> str:
+        return f"a latent of {self.key}" if self.value is None else f"K {self.key}, V {self.value}"
+
 
 class Bound(NamedTuple):
     """What a round trip may change in rows ``[n, size]``; both float64.

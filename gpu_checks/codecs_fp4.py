@@ -164,5 +164,5 @@ class PowerScaledFp4(Side):
 CODECS = (
     Codec("nvfp4", "NVFP4", BlockFp4(), BlockFp4(), equal=True),
     Codec("nvfp4_4over6", "NVFP4", BlockFp4(four_over_six=True), BlockFp4(four_over_six=True), equal=True),
-    Codec("ultraquant_4bit", None, PowerScaledFp4(rotated=True), PowerScaledFp4(rotated=False)),
+    Codec("ultraquant_4bit", None, PowerScaledFp4(rotated=True), PowerScaledFp4(rotated=False), equal=True),
 )

@@ -7,6 +7,8 @@ import contextlib
 import pytest
 from kvconform.gpu_checks import plugin
 from kvconform.gpu_checks.memory import Memory
+from kvconform.gpu_checks.recording import PACKAGE, laws_of
+from kvconform.gpu_checks.second_source import Reported
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -18,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """`plugin` itself, unless it is there already."""
     if not config.pluginmanager.is_registered(plugin):
-        config.pluginmanager.register(plugin, plugin.PACKAGE + ".plugin")
+        config.pluginmanager.register(plugin, PACKAGE + ".plugin")
 
 
 @pytest.fixture(scope="session")
@@ -33,8 +35,13 @@ def tally(pytestconfig: pytest.Config) -> plugin.Tally:
     return plugin.tally(pytestconfig)
 
 
+@pytest.fixture(scope="session")
+def reported(pytestconfig: pytest.Config) -> Reported:
+    """What stored bytes are compared with."""
+    return plugin.reported(pytestconfig)
+
+
 @pytest.fixture(autouse=True)
 def _name_law(request: pytest.FixtureRequest) -> None:
     """Each check's law, as properties of its test case in the JUnit report."""
-    for marker in request.node.iter_markers("law"):
-        request.node.user_properties.extend(("law", law) for law in marker.args)
+    request.node.user_properties.extend(("law", law) for law in laws_of(request.node))

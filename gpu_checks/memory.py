@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,14 +92,21 @@ class HostMemory(Memory):
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process; exact where the kernel walks its page tables for it."""
-    try:
-        found = re.search(r"Rss:\s+(\d+) kB", Path("/proc/self/smaps_rollup").read_text(encoding="ascii"))
-    except OSError:
-        found = None
-    if found:
-        return int(found.group(1)) * 1024
+    """Anonymous memory of this process, in memory or swapped out.
+
+    Exact where the kernel walks the page tables for it; elsewhere all resident memory, which pages
+    of mapped files, read in or dropped meanwhile, blur.
+    """
+    with contextlib.suppress(OSError):
+        text = Path("/proc/self/smaps_rollup").read_text(encoding="ascii")
+        held = re.findall(r"^(?:Anonymous|Swap):\s+(\d+) kB", text, re.MULTILINE)
+        if held:
+            return total(int(kibibytes) * 1024 for kibibytes in held)
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE
+
+
+SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+"""Variables under which torch's allocator rounds otherwise than is documented for it as it comes."""
 
 
 class CudaMemory(Memory):
@@ -105,8 +114,11 @@ class CudaMemory(Memory):
 
     Documented rounding (torch.cuda, "Memory management", and the allocator's source): a block is a
     multiple of 512 bytes. Segments, which the driver is asked for, are 2 MiB for blocks up to 1 MiB,
-    20 MiB for blocks under 10 MiB, else the block rounded up to 2 MiB. The driver may round a
-    segment up to 2 MiB again.
+    20 MiB for blocks under 10 MiB, else the block rounded up to 2 MiB. What a block over 1 MiB
+    leaves of its segment is kept with it, unless it is more than 1 MiB. The driver may round a
+    segment up to 2 MiB again; its counter is of all processes.
+
+    Raises ValueError where the allocator is not that one, or is set to round otherwise.
     """
 
     rounding = 512
@@ -116,16 +128,22 @@ class CudaMemory(Memory):
     _LARGE_SEGMENT = 20 * _MEBIBYTE
 
     def __init__(self, device: torch.device) -> None:
+        for name in SETTINGS:
+            if os.environ.get(name):
+                raise ValueError(f"{name} changes how torch's allocator rounds: unset it for the checks")
+        backend = torch.cuda.memory.get_allocator_backend()
+        if backend != "native":
+            raise ValueError(f"the rounding of torch's allocator {backend} is not documented")
         self.device = torch.device(
             "cuda", device.index if device.index is not None else torch.cuda.current_device()
         )
 
     def describe(self) -> str:
-        backend = torch.cuda.memory.get_allocator_backend()
         name = torch.cuda.get_device_name(self.device)
+        platform = f"HIP {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
         return (
-            f"{name}, CUDA {torch.version.cuda}, {backend} allocator, blocks rounded up to "
-            f"{self.rounding} bytes, segments to 2 or 20 MiB"
+            f"{name}, {platform}, torch's caching allocator, blocks rounded up to {self.rounding} bytes, "
+            "segments to 2 MiB (20 MiB for blocks of 1 to 10 MiB)"
         )
 
     def allocate(self, size: int) -> Tensor:
@@ -140,23 +158,23 @@ class CudaMemory(Memory):
         counters = torch.cuda.memory_stats(self.device)
         free, whole = torch.cuda.mem_get_info(self.device)
         return {
-            "requested": counters.get("requested_bytes.all.current", 0),
-            "allocated": counters.get("allocated_bytes.all.current", 0),
-            "reserved": counters.get("reserved_bytes.all.current", 0),
+            "requested": counters["requested_bytes.all.current"],
+            "allocated": counters["allocated_bytes.all.current"],
+            "reserved": counters["reserved_bytes.all.current"],
             "driver": whole - free,
         }
 
     def expected(self, sizes: Sequence[int]) -> dict[str, tuple[int, int]]:
         requested = total(sizes)
         blocks = [round_up(size, self.rounding) for size in sizes]
-        allocated = total(blocks)
+        large = [block for block in blocks if block > self._SMALL]
         segments = total(self._segment(block) for block in blocks)
         # Small blocks may find room in a segment that something else still holds.
-        least = total(block for block in blocks if block > self._SMALL)
+        least = total(large)
         slack = 2 * _MEBIBYTE * len(sizes)
         return {
             "requested": (requested, requested),
-            "allocated": (allocated, allocated),
+            "allocated": (total(blocks), total(blocks) + self._SMALL * len(large)),
             "reserved": (least, segments),
             "driver": (least, segments + slack),
         }
@@ -179,12 +197,16 @@ class CudaMemory(Memory):
 def memory_of(device: str) -> Memory:
     """The memory of a device named as torch does.
 
-    Raises ValueError for a device that is neither CPU nor CUDA, or is not there.
+    Raises ValueError for a device that is neither CPU nor CUDA, that is not there, or whose allocator
+    is set to round otherwise than is documented.
     """
-    named = torch.device(device)
+    try:
+        named = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"no device is called {device!r}: write cpu, cuda or cuda:N") from error
     if named.type == "cpu":
         return HostMemory()
-    if named.type == "cuda" and not torch.cuda.is_available():
+    if named.type == "cuda" and (named.index or 0) >= torch.cuda.device_count():
         raise ValueError(f"no CUDA device here for {device!r}")
     if named.type == "cuda":
         return CudaMemory(named)

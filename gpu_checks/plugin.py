@@ -9,23 +9,26 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kvconform.gpu_checks.recording import PACKAGE, Recorder, laws_of
 
 if TYPE_CHECKING:
     from kvconform.gpu_checks.codec import HeadShape
     from kvconform.gpu_checks.memory import Memory
+    from kvconform.gpu_checks.second_source import Reported
 
-PACKAGE = "kvconform.gpu_checks"
 MEMORY = pytest.StashKey["Memory"]()
 TALLY = pytest.StashKey["Tally"]()
 
 
 class Tally:
-    """What the checks went through, for the summary."""
+    """What the checks went through, for the summary. ``examples`` counts everything tried."""
 
     def __init__(self) -> None:
+        self.examples = 0
         self.tried: set[tuple[str, int, int | None, str]] = set()
         self.refused: set[tuple[str, int, int | None]] = set()
         self.counts: Counter[str] = Counter()
@@ -33,6 +36,12 @@ class Tally:
     def codec(self, name: str, shape: HeadShape, dtype: object) -> None:
         """A round trip of heads of this shape and element type."""
         self.tried.add((name, shape.key, shape.value, str(dtype)))
+        self.examples += 1
+
+    def count(self, what: str, number: int = 1) -> None:
+        """So many of something else that was tried."""
+        self.counts[what] += number
+        self.examples += number
 
     def refusal(self, name: str, shape: HeadShape) -> None:
         """A shape that reference and codec both refuse."""
@@ -68,12 +77,22 @@ class Tally:
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """``--device``: where the checks take their memory."""
+    """``--device``, where the checks take their memory, and what `kvconform device` adds."""
     group = parser.getgroup("kvconform", "kvconform: checks on real memory")
     group.addoption(
         "--device",
         default=None,
         help="device to check the memory of: cpu, cuda, cuda:N (default: cuda where there is one, else cpu)",
+    )
+    group.addoption("--kv-laws", metavar="ID,..", default="", help="only the checks of these laws")
+    group.addoption(
+        "--kv-results", metavar="FILE", default=None, help="write down what each check found, as JSON lines"
+    )
+    group.addoption(
+        "--kv-stored-bytes",
+        metavar="FILE",
+        default=None,
+        help="what an implementation reports, as kvconform device --implementation asks it",
     )
 
 
@@ -88,9 +107,40 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Non
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Markers, so that they are known wherever the checks run from."""
+    """Markers, so that they are known wherever the checks run from; the device, and the record.
+
+    Raises UsageError, before anything is collected, for a device that cannot be checked here.
+    """
     config.addinivalue_line("markers", "large: takes half a GiB or more, most of it untouched")
     config.addinivalue_line("markers", "law(id): the law of the catalogue that the check is of")
+    if not _asked_for(config) or config.option.help:
+        return
+    found = memory(config)
+    reported(config)
+    path = config.getoption("--kv-results", default=None)
+    if path is not None:
+        if hasattr(config, "workerinput") or config.getoption("numprocesses", default=None):
+            raise pytest.UsageError("--kv-results is for a run in one process, not for pytest-xdist")
+        import torch
+
+        device = {
+            "name": str(found.device),
+            "allocator": found.describe(),
+            "torch": torch.__version__,
+        }
+        recorder = Recorder(Path(path), device, _selected(config), tally(config))
+        config.pluginmanager.register(recorder, PACKAGE + ".recorder")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Only the checks of the laws that are asked for."""
+    wanted = _selected(config)
+    if not wanted:
+        return
+    left_out = [item for item in items if not wanted.intersection(laws_of(item))]
+    items[:] = [item for item in items if wanted.intersection(laws_of(item))]
+    config.hook.pytest_deselected(items=left_out)
 
 
 def memory(config: pytest.Config) -> Memory:
@@ -113,6 +163,22 @@ def memory(config: pytest.Config) -> Memory:
         except (ValueError, RuntimeError) as error:
             raise pytest.UsageError(str(error)) from error
     return config.stash[MEMORY]
+
+
+def reported(config: pytest.Config) -> Reported:
+    """What ``--kv-stored-bytes`` says that an implementation stores, else what the reference does.
+
+    Raises UsageError for a file that cannot be read.
+    """
+    from kvconform.gpu_checks import second_source
+
+    path = config.getoption("--kv-stored-bytes", default=None)
+    if path is None:
+        return second_source.reference()
+    try:
+        return second_source.read_reported(Path(path))
+    except (OSError, ValueError) as error:
+        raise pytest.UsageError(str(error)) from error
 
 
 def tally(config: pytest.Config) -> Tally:
@@ -149,6 +215,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("real memory")
         for line in lines:
             terminalreporter.line(line)
+
+
+def _selected(config: pytest.Config) -> frozenset[str]:
+    """The laws that are asked for; none where all are."""
+    named = config.getoption("--kv-laws", default="") or ""
+    return frozenset(name.strip() for name in named.split(",") if name.strip())
 
 
 def _asked_for(config: pytest.Config) -> bool:

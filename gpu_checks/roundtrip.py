@@ -6,34 +6,28 @@ A check raises `Violation` with got, wanted and which formula.
 from __future__ import annotations
 
 import torch
+from kvconform.gpu_checks import codecs_ds_mla, codecs_octave
 from kvconform.gpu_checks.codec import Bound, Codec, HeadShape, Side, shape_of
-from kvconform.gpu_checks.codecs_ds_mla import STORED_BYTES
+from kvconform.properties import cells
 from kvconform.properties.law import ensure, ensure_equal
 from kvconform.reference import modes
-from kvconform.reference.specs import AttentionSpec, FullAttention, MLAAttention
+from kvconform.reference.specs import AttentionSpec
 from torch import Tensor
 
 GUARD = 32
 """Bytes kept before and after every cell."""
+LAYOUTS = {**codecs_ds_mla.STORED_BYTES, **codecs_octave.STORED_BYTES}
+"""Stored bytes of layouts that have a constant for them, by the codec's name."""
 BACKGROUNDS = (0xA5, 0x5A)
 """Two fillings: a byte that is the same over both was written."""
 
 
-def spec_of(
-    codec: Codec, shape: HeadShape, dtype: torch.dtype, heads: int = 1, block: int = 16
-) -> AttentionSpec:
-    """The reference's spec of a layer that stores heads of this shape with the codec's mode."""
-    element = str(dtype).removeprefix("torch.") if codec.mode == "NONE" else "uint8"
-    common = {
-        "block_size": block,
-        "num_kv_heads": heads,
-        "head_size": shape.key,
-        "dtype": element,
-        "kv_quant_mode": codec.mode or "NONE",
-    }
-    if shape.value is None:
-        return MLAAttention(**common)  # type: ignore[arg-type]
-    return FullAttention(**common, head_size_v=shape.value)  # type: ignore[arg-type]
+def cell_of(codec: Codec, shape: HeadShape, dtype: torch.dtype) -> AttentionSpec:
+    """The spec of a layer that stores heads of this shape with the codec's mode."""
+    if codec.name in cells.DS_MLA:
+        return cells.DS_MLA[codec.name]
+    mode = codec.mode or codec.name.upper()
+    return cells.cell(mode, shape.key, shape.value, str(dtype).removeprefix("torch."))
 
 
 def stored_bytes(codec: Codec, shape: HeadShape, dtype: torch.dtype) -> int:
@@ -42,10 +36,10 @@ def stored_bytes(codec: Codec, shape: HeadShape, dtype: torch.dtype) -> int:
     Raises `Refused` where the reference does.
     """
     if codec.mode is not None:
-        return modes.stored_bytes(spec_of(codec, shape, dtype))
+        return modes.stored_bytes(cell_of(codec, shape, dtype))
     codec.refuse(shape)
-    if codec.name in STORED_BYTES:
-        return STORED_BYTES[codec.name]
+    if codec.name in LAYOUTS:
+        return LAYOUTS[codec.name]
     # UltraQuant: half a byte an element, one scale byte for each group of 32.
     return (shape.key + (shape.value or 0)) * 17 // 32
 

@@ -253,12 +253,40 @@ def _ds_mla_v4(row: Row) -> bytes:
     return codes + _bfloat16_rows(row[448:]) + scales + b"\0"
 
 
+def _octave(
+    blocks: Sequence[tuple[int, int]], centroids: dict[int, Sequence[float]]
+) -> Callable[[Row], bytes]:
+    """A head cut into (width, bits); the codes of all, then the float16 scales of all."""
+
+    def pack(row: Row) -> bytes:
+        codes, scales, start = b"", b"", 0
+        for width, bits in blocks:
+            packed, scale = _octave_block(row[start : start + width], bits, centroids[bits])
+            codes, scales, start = codes + packed, scales + scale, start + width
+        return codes + scales
+
+    return pack
+
+
+def _octave_block(block: Row, bits: int, centroids: Sequence[float]) -> tuple[bytes, bytes]:
+    a_deviation = int(127 / max(centroids))
+    table = [round(centroid * a_deviation) for centroid in centroids]
+    norm = math.sqrt(math.fsum(value * value for value in block))
+    rotated = _rotated([value / norm for value in block]) if norm else [0.0] * len(block)
+    wanted = [value * math.sqrt(len(block)) * a_deviation for value in rotated]
+    codes = [min(range(1 << bits), key=lambda code, z=z: abs(table[code] - z)) for z in wanted]  # type: ignore[misc]
+    along = math.fsum(value * table[code] for value, code in zip(rotated, codes, strict=True))
+    return _bits(codes, bits), struct.pack("<e", _float32(64 * norm / along if norm else 0.0))
+
+
 def packers(centroids: dict[int, Sequence[float]]) -> dict[str, tuple[Callable[[Row], bytes], ...]]:
     """The functions that pack one row of K and one of V, by the codec's name.
 
     ``centroids`` are the codebooks of 3 and 4 bits, ascending: they are part of the format.
     """
     three, four = (_lloyd_max(bits, centroids[bits]) for bits in (3, 4))
+    eight_levels, sixteen_levels = (_octave(((256, bits),), centroids) for bits in (3, 4))
+    block_keys = _octave(((64, 4), (64, 3), (64, 3), (64, 3)), centroids)
     return {
         "none_float32": (_float32_rows, _float32_rows),
         "none_float16": (_float16_rows, _float16_rows),
@@ -275,6 +303,9 @@ def packers(centroids: dict[int, Sequence[float]]) -> dict[str, tuple[Callable[[
         "turboquant_4bit_nc": (four, _uniform(4)),
         "turboquant_k3v4_nc": (three, _uniform(4)),
         "turboquant_3bit_nc": (three, _uniform(3)),
+        "octave_k3v4": (block_keys, sixteen_levels),
+        "octave_k3v3": (block_keys, eight_levels),
+        "octave_k3v3_compact": (eight_levels, eight_levels),
         "fp8_ds_mla": (_ds_mla,),
         "fp8_ds_mla_deepseek_v4": (_ds_mla_v4,),
     }

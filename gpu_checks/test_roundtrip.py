@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 from kvconform.gpu_checks import inputs
 from kvconform.gpu_checks.codec import DTYPES, Codec, HeadShape, shape_of
-from kvconform.gpu_checks.codecs import CODECS
+from kvconform.gpu_checks.codecs import CODECS, shape_for
 from kvconform.gpu_checks.codecs_fp4 import BlockFp4
 from kvconform.gpu_checks.codecs_turboquant import LloydMaxKey
 from kvconform.gpu_checks.memory import Memory
 from kvconform.gpu_checks.plugin import Tally
-from kvconform.gpu_checks.roundtrip import check_bytes, check_error, spec_of, stored_bytes
+from kvconform.gpu_checks.roundtrip import cell_of, check_bytes, check_error, stored_bytes
+from kvconform.properties.cells import HEAD_SIZES, UNLIKE, head_slots
 from kvconform.reference.interface import Refused
 from kvconform.reference.pages import unpadded_page_size_bytes
 from torch import Tensor
 
 each_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+
+
+def codecs_named(*names: str) -> pytest.MarkDecorator:
+    """These codecs only."""
+    return pytest.mark.parametrize("codec", [CODECS[name] for name in names], ids=names)
+
+
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: str(dtype).removeprefix("torch."))
 
-UNLIKE = ((192, 128), (128, 192), (64, 0), (17, 48), (48, 17), (576, 16))
-"""K and V heads of different sizes."""
 SHAPES = (
     *(HeadShape(size, size) for size in inputs.HEAD_SIZES + inputs.ODD_SIZES),
     *(HeadShape(size, None) for size in inputs.HEAD_SIZES + inputs.ODD_SIZES),
@@ -76,7 +83,7 @@ def test_round_trips(codec: Codec, dtype: torch.dtype, memory: Memory, tally: Ta
 @each_codec
 def test_every_head_size_is_stored_exactly_or_refused(codec: Codec, memory: Memory, tally: Tally) -> None:
     dtype = codec.dtypes[-1]
-    for size in range(16, 577):
+    for size in HEAD_SIZES:
         shape = HeadShape(size, size) if codec.heads else HeadShape(size, None)
         rows = inputs.rows("normal", 1, size, dtype).to(memory.device)
         values = None if shape.value is None else rows
@@ -95,31 +102,21 @@ def test_every_head_size_is_stored_exactly_or_refused(codec: Codec, memory: Memo
 @each_codec
 def test_a_page_holds_its_cells_and_no_more(codec: Codec, memory: Memory) -> None:
     """Block x heads packed cells side by side are the page that the reference computes."""
-    shape = {"fp8_ds_mla": HeadShape(576, None), "fp8_ds_mla_deepseek_v4": HeadShape(512, None)}.get(
-        codec.name, HeadShape(96, 96)
-    )
     dtype = codec.dtypes[-1]
-    block, count = 16, 1 if shape.value is None else 3
-    spec = spec_of(codec, shape, dtype, heads=count, block=block)
-    content = stored_bytes(codec, shape, dtype)
-    slots = 2 if codec.mode == "NVFP4" else 1
-    sized = type(spec)(
-        block_size=block,
-        num_kv_heads=count,
-        head_size=shape.key,
-        dtype="uint8",
-        num_head_slots=count * slots,
-        state_content_bytes=content // slots,
-    )
-    rows = inputs.rows("normal", block * count, shape.key, dtype).to(memory.device)
+    shape = shape_for(codec, 96)
+    spec = cell_of(codec, shape, dtype)
+    slots = head_slots(spec)
+    content = stored_bytes(codec, shape, dtype) * spec.num_kv_heads // slots
+    sized = replace(spec, num_head_slots=slots, state_content_bytes=content)
+    rows = inputs.rows("normal", spec.block_size * spec.num_kv_heads, shape.key, dtype).to(memory.device)
     packed = codec.pack(rows, None if shape.value is None else rows)
     assert packed.numel() == unpadded_page_size_bytes(sized)
 
 
 @pytest.mark.law("device/roundtrip-error")
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_unquantised_heads_come_back_bit_for_bit(dtype: torch.dtype, memory: Memory) -> None:
-    codec = CODECS["none_" + str(dtype).removeprefix("torch.")]
+@codecs_named("none_float32", "none_float16", "none_bfloat16")
+def test_unquantised_heads_come_back_bit_for_bit(codec: Codec, memory: Memory) -> None:
+    (dtype,) = codec.dtypes
     keys, values = heads(HeadShape(80, 80), dtype, memory.device)
     stored = codec.pack(keys, values)
     assert values is not None
@@ -128,39 +125,50 @@ def test_unquantised_heads_come_back_bit_for_bit(dtype: torch.dtype, memory: Mem
 
 @pytest.mark.law("device/roundtrip-error")
 @each_dtype
-@pytest.mark.parametrize("name", ["fp8_e4m3", "fp8_e5m2"])
-def test_infinities_saturate_under_an_outer_scale(name: str, dtype: torch.dtype, memory: Memory) -> None:
-    codec = CODECS[name]
+@codecs_named("fp8_e4m3", "fp8_e5m2")
+def test_infinities_saturate_under_an_outer_scale(codec: Codec, dtype: torch.dtype, memory: Memory) -> None:
     keys = torch.tensor([[float("inf"), -float("inf"), 1.0, float("nan")]], dtype=dtype, device=memory.device)
     read, _ = codec.unpack(codec.pack(keys, None), shape_of(keys, None))
-    largest = {"fp8_e4m3": 448.0, "fp8_e5m2": 57344.0}[name]
+    largest = {"fp8_e4m3": 448.0, "fp8_e5m2": 57344.0}[codec.name]
     assert read[0, :3].tolist() == [largest, -largest, 1.0]
     assert bool(read[0, 3].isnan())
 
 
 @pytest.mark.law("device/roundtrip-error")
-@pytest.mark.parametrize(("bits", "published"), [(3, 0.03454), (4, 0.009497)])
-def test_coded_keys_keep_their_length_and_lose_what_max_published(
-    bits: int, published: float, memory: Memory
-) -> None:
+@codecs_named("turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc")
+def test_coded_keys_keep_their_length_and_lose_what_max_published(codec: Codec, memory: Memory) -> None:
     """Norm correction leaves only the float16 length's rounding; codes lose the mean square of Max 1960."""
-    side = LloydMaxKey(bits)
+    side = codec.key
+    assert isinstance(side, LloydMaxKey)
     rows = inputs.rows("normal", 512, 128, torch.float32).to(memory.device)
     exact = rows.to(torch.float64)
     read = side.decode(side.encode(rows), 128)
     length = exact.norm(dim=-1)
     assert bool(((read.norm(dim=-1) - length).abs() <= length * 2.0**-11 + 2.0**-25).all())
     lost = (((read - exact).norm(dim=-1) / length) ** 2).mean()
-    assert float(lost) == pytest.approx(published, rel=0.05)
+    assert float(lost) == pytest.approx({3: 0.03454, 4: 0.009497}[side.bits], rel=0.05)
+
+
+@pytest.mark.law("device/roundtrip-error")
+@codecs_named("octave_k3v4", "octave_k3v3", "octave_k3v3_compact")
+def test_a_block_scale_keeps_the_product_with_what_is_read(codec: Codec, memory: Memory) -> None:
+    """The rule of the scale: x . x' = |x|^2, up to the float16 that it is stored in."""
+    rows = inputs.rows("normal", 512, 256, torch.float32).to(memory.device)
+    exact = rows.to(torch.float64)
+    squared = (exact * exact).sum(dim=-1)
+    for side in (codec.key, codec.value):
+        read = side.decode(side.encode(rows), 256)
+        assert bool((((read * exact).sum(dim=-1) - squared).abs() <= squared * 2.0**-10 + 1e-6).all())
 
 
 @pytest.mark.law("device/roundtrip-error")
 @each_dtype
-def test_four_over_six_never_loses_more_in_a_block(dtype: torch.dtype, memory: Memory) -> None:
+@codecs_named("nvfp4_4over6")
+def test_four_over_six_never_loses_more_in_a_block(codec: Codec, dtype: torch.dtype, memory: Memory) -> None:
     rows = torch.cat([inputs.finite_rows(16, size, dtype).reshape(-1, 16) for size in (64, 96, 128)])
     rows = rows.to(memory.device)
     errors = []
-    for side in (BlockFp4(), BlockFp4(four_over_six=True)):
+    for side in (BlockFp4(), codec.key):
         fitted = side.calibrated(rows)
         read = fitted.decode(fitted.encode(rows), 16)
         errors.append(((read - rows.to(torch.float64)) ** 2).sum(dim=-1))
@@ -168,7 +176,6 @@ def test_four_over_six_never_loses_more_in_a_block(dtype: torch.dtype, memory: M
     assert bool((chosen <= plain * (1 + 1e-12)).all())
     everyday = inputs.rows("normal", 512, 16, dtype).to(memory.device)
     better = [
-        ((side.decode(side.encode(everyday), 16) - everyday) ** 2).mean()
-        for side in (BlockFp4(True), BlockFp4())
+        ((side.decode(side.encode(everyday), 16) - everyday) ** 2).mean() for side in (codec.key, BlockFp4())
     ]
     assert better[0] < better[1]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from kvconform.gpu_checks import inputs
 from kvconform.gpu_checks.codec import Codec, HeadShape
-from kvconform.gpu_checks.codecs import CODECS
+from kvconform.gpu_checks.codecs import CODECS, shape_for
 from kvconform.gpu_checks.codecs_turboquant import codebook
 from kvconform.gpu_checks.memory import Memory
 from kvconform.gpu_checks.plugin import Tally
@@ -17,15 +17,15 @@ from torch import Tensor
 
 pytestmark = pytest.mark.law("device/same-as-host")
 each_codec = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+TIED = ("fp8_e4m3", "fp8_e5m2", "fp8_per_token_head", "nvfp4", "nvfp4_4over6", "fp8_ds_mla")
+"""Codecs that do not rotate: a rotated tie is none."""
 PACKERS = packers({bits: codebook(bits) for bits in (3, 4)})
-FIXED = {"fp8_ds_mla": (576,), "fp8_ds_mla_deepseek_v4": (512,)}
 
 
 def sizes_of(codec: Codec, sizes: tuple[int, ...]) -> list[HeadShape]:
     """The shapes of these sizes that the codec stores."""
     found = []
-    for size in FIXED.get(codec.name, sizes):
-        shape = HeadShape(size, size) if codec.heads else HeadShape(size, None)
+    for shape in dict.fromkeys(shape_for(codec, size) for size in sizes):
         try:
             stored_bytes(codec, shape, codec.dtypes[0])
         except Refused:
@@ -57,20 +57,16 @@ def test_bytes_are_those_of_plain_python(codec: Codec, memory: Memory, tally: Ta
             )
             name = f"{codec.name} {shape} {dtype} on {memory.device} beside plain Python"
             check_same_bytes(name, on_device, packed_plainly(codec, keys, values))
-            tally.counts["rows packed like plain Python"] += 2
+            tally.count("rows packed like plain Python", 2)
 
 
-@pytest.mark.parametrize(
-    "name", ["fp8_e4m3", "fp8_e5m2", "fp8_per_token_head", "nvfp4", "nvfp4_4over6", "fp8_ds_mla"]
-)
-def test_ties_are_broken_as_in_plain_python(name: str, memory: Memory) -> None:
-    """Only codecs that do not rotate: a rotated tie is none."""
-    codec = CODECS[name]
+@pytest.mark.parametrize("codec", [CODECS[name] for name in TIED], ids=TIED)
+def test_ties_are_broken_as_in_plain_python(codec: Codec, memory: Memory) -> None:
     for shape in sizes_of(codec, (64, 80)):
         keys = inputs.tied_rows(2, shape.key, torch.bfloat16)
         values = None if shape.value is None else keys.flip(0)
         on_device = codec.pack(keys.to(memory.device), None if values is None else values.to(memory.device))
-        check_same_bytes(f"{name} {shape}, ties", on_device, packed_plainly(codec, keys, values))
+        check_same_bytes(f"{codec.name} {shape}, ties", on_device, packed_plainly(codec, keys, values))
 
 
 @each_codec
