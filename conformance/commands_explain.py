@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from kvconform.conformance.exits import CONFORMS
+from kvconform.conformance.exits import BROKEN, CONFORMS
 from kvconform.conformance.screen import Stop, page
 
 if TYPE_CHECKING:
+    from kvconform.reference.interface import Implementation
     from kvconform.reference.specs import Spec
 
 
@@ -46,6 +47,9 @@ def explain_command(
         int | None, typer.Option(min=1, metavar="TOKENS", help="Block size for a model; its own by default.")
     ] = None,
     cache_dtype: Annotated[str, typer.Option(metavar="NAME", help="Cache dtype for a model.")] = "auto",
+    memory: Annotated[
+        int, typer.Option(min=0, metavar="GIB", help="Memory for the cache: how many requests it serves.")
+    ] = 0,
     implementation: Annotated[
         str | None, typer.Option(metavar="IMPLEMENTATION", help="Show its figures beside the reference.")
     ] = None,
@@ -55,9 +59,12 @@ def explain_command(
 
     from kvconform.conformance.commands_compare import asked
     from kvconform.conformance.explain import explain
-    from kvconform.conformance.report.explanation import show
+    from kvconform.conformance.pool import plan
+    from kvconform.conformance.process import BrokenExchange, Fell
+    from kvconform.conformance.report.explanation import show, show_pool
     from kvconform.reference.deployment import Deployment
     from kvconform.reference.interface import Refused
+    from kvconform.reference.plain import Plain
 
     words = list(context.args)
     if kind is not None and model is not None:
@@ -83,10 +90,24 @@ def explain_command(
         )
         with asked(implementation) if implementation else nullcontext() as beside:
             shares = explain(layers, deployment, beside)
+            revisions = beside.revisions() if beside else ()
+            planners: dict[str, Implementation] = {"reference": Plain()}
+            if implementation and beside:
+                planners[implementation] = beside
+            bytes_ = memory << 30
+            pools = {
+                name: plan(planner, layers, deployment, bytes_ or None)
+                for name, planner in planners.items()
+                if model is not None or memory
+            }
     except Refused as refusal:
         raise Stop(str(refusal)) from refusal
+    except (BrokenExchange, Fell) as fall:
+        raise Stop(str(fall), BROKEN) from fall
     with page() as console:
-        show(console, title, shares, deployment, implementation or "")
+        show(console, title, shares, deployment, implementation or "", revisions)
+        for name, pool in pools.items():
+            show_pool(console, name, pool, shares, bytes_)
     return CONFORMS
 
 
