@@ -1,4 +1,4 @@
-"""A comparison of two implementations: on the terminal, as JSON and as Markdown."""
+"""A comparison of two implementations on the terminal, and the words that its other forms share."""
 
 from __future__ import annotations
 
@@ -7,26 +7,53 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from kvconform.conformance.compare import Comparison, Difference
-from kvconform.conformance.effects import Effect, Effects, Sizes
+from kvconform.conformance.answers import BLOCKS, LESS_CAPACITY, MORE_CAPACITY
+from kvconform.conformance.comparison import Comparison, Difference, Same
+from kvconform.conformance.effects import Effects, Sizes
+from kvconform.conformance.sameness import REFERENCE
 from kvconform.conformance.values import to_wire
+from kvconform.reference.deployment import Deployment
 from kvconform.reference.specs import Spec, defaults
 from kvconform.reference.wire import spec_to_wire
 
 if TYPE_CHECKING:
+    from kvconform.conformance.sides import Side
     from rich.console import Console
 
-ARROWS = {"more": "more memory", "less": "less memory", "refused": "now refused", "answered": "now answered"}
+SERVES = {
+    BLOCKS: ("more blocks from the same memory", "fewer blocks from the same memory"),
+    "estimate_max_model_len": (
+        "a longer request fits the same memory",
+        "a shorter request fits the same memory",
+    ),
+    "get_max_concurrency": ("more requests at once", "fewer requests at once"),
+}
+"""What more and less capacity mean, by operation or aspect."""
+
+FORMULA_WORDS = {REFERENCE: "the reference", "stated": "the formula as the specification states it"}
 
 
-def question_line(address: str, difference: Difference) -> str:
+Safety = tuple[tuple[str, str, str], ...]
+"""A verdict of each side for each law."""
+
+
+def question_line(side: Side, difference: Difference) -> str:
     """One line to paste that asks an implementation the question of a difference."""
-    arguments = msgspec.json.encode(_plain(difference)).decode()
-    return f"kvconform ask {shlex.quote(address)} {difference.operation} {shlex.quote(arguments)}"
+    arguments = msgspec.json.encode(question(difference)).decode()
+    words = (side.address, *side.options, difference.operation, arguments)
+    return f"kvconform ask {shlex.join(words)}"
 
 
-def _plain(difference: Difference) -> dict[str, Any]:
+def question(difference: Difference) -> dict[str, Any]:
+    """The arguments of a difference as JSON values; what has its default is left out."""
     wire: dict[str, Any] = to_wire(difference.arguments, _without_defaults)
+    if "deployment" in wire:
+        known = to_wire(Deployment(max_model_len=0))
+        wire["deployment"] = {
+            name: value
+            for name, value in wire["deployment"].items()
+            if name != "in_flight_tokens" and (name == "max_model_len" or value != known[name])
+        }
     return wire
 
 
@@ -39,143 +66,168 @@ def _without_defaults(spec: Spec) -> dict[str, Any]:
     return {name: value for name, value in wire.items() if name not in usual or value != usual[name]}
 
 
-def show(console: Console, left: str, right: str, found: Comparison, changes: Effects | None) -> None:
+def about(entry: Difference | Same) -> str:
+    """The kind or, of a whole model, the aspect that an entry is about."""
+    return entry.aspect or entry.kind
+
+
+def towards(difference: Difference) -> str:
+    """The direction in words that cannot be misread; empty where nothing grows or shrinks."""
+    serves = SERVES.get(difference.aspect) or SERVES.get(difference.operation)
+    if serves is None or difference.direction not in (MORE_CAPACITY, LESS_CAPACITY):
+        return difference.direction
+    return f"{difference.direction}: {serves[difference.direction == LESS_CAPACITY]}"
+
+
+def safety_lines(difference: Difference, left: str, right: str) -> list[str]:
+    """Which laws of safety each side keeps: those that only one keeps first."""
+    lines = []
+    alike: dict[str, list[str]] = defaultdict(list)
+    for law, before, after in difference.safety:
+        if before == after:
+            alike[before].append(law)
+        else:
+            lines.append(f"{law}: {left} {before}, {right} {after}")
+    if alike["violated"]:
+        lines.append(f"violated by both: {', '.join(alike['violated'])}")
+    if alike["held"]:
+        lines.append(f"held by both: {', '.join(alike['held'])}")
+    return lines or ["no law of safety asks this operation"]
+
+
+def cells(sizes: Sizes) -> tuple[str, str, str]:
+    """Bytes per block, blocks per request and requests, or why there are none."""
+    if sizes.trouble:
+        return sizes.trouble, "", ""
+    requests = f"{sizes.requests:,.2f}" if isinstance(sizes.requests, float) else f"{sizes.requests:,}"
+    return f"{sizes.block_bytes:,}", f"{sizes.request_blocks:,}", requests
+
+
+def effect_title(changes: Effects) -> str:
+    """What the figures of the effect on models are about."""
+    total = len(changes.changed) + len(changes.unchanged) + len(changes.unsized)
+    return (
+        f"effect on {len(changes.changed)} of {total} models, requests of {changes.length} tokens or the "
+        f"model's longest, {changes.budget_bytes / (1 << 30):g} GiB, two batches of 8192 in flight"
+    )
+
+
+def planned_title(changes: Effects) -> str:
+    """What the figures of models as they are planned are about."""
+    gib = changes.budget_bytes / (1 << 30)
+    return f"models planned otherwise, on one device of {gib:g} GiB: {len(changes.planned)}"
+
+
+def covered(found: Comparison) -> dict[tuple[str, str], list[str]]:
+    """What each proof covers: the operations by kind and domain."""
+    proofs: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for same in found.same:
+        if same.verdict == "proved":
+            proofs[same.kind, same.domain].append(same.operation)
+    return proofs
+
+
+def show(
+    console: Console, sides: tuple[Side, Side], found: Comparison, changes: Effects | None, *, domains: bool
+) -> None:
     """Print differences first, with witness and both answers, then effects, then what agrees."""
+    left, right = (side.label for side in sides)
+    told: dict[Safety, Difference] = {}
     for difference in found.different:
-        console.rule(f"{difference.operation}  {difference.kind}", align="left", characters="-")
-        width = max(len(left), len(right))
-        arrow = ARROWS.get(difference.direction, "")
-        console.print(f"  {left:<{width}}  {difference.left}")
-        console.print(f"  {right:<{width}}  {difference.right}" + (f"   ({arrow})" if arrow else ""))
-        console.print("  smallest input found:")
-        for name, value in difference.case.items():
-            if value not in (None, False, "nothing"):
-                console.print(f"    {name} = {value}")
-        for law, before, after in difference.safety:
-            if "violated" in (before, after):
-                console.print(f"  {law}: {left} {before}, {right} {after}")
-        console.print("  ask both:")
-        for address in (left, right):
-            console.print(question_line(address, difference), soft_wrap=True)
-        console.print()
+        _show_difference(console, sides, difference, told.get(difference.safety))
+        told.setdefault(difference.safety, difference)
     for title, names in ((f"only in {left}", found.only_left), (f"only in {right}", found.only_right)):
         if names:
             console.print(f"{title}: {', '.join(names)}\n")
     if changes is not None:
         _show_effects(console, left, right, changes)
-    by_operation: dict[str, list[str]] = defaultdict(list)
-    for operation, kind, _ in found.same:
-        by_operation[operation].append(kind)
-    examples = sum(count for _, _, count in found.same)
-    console.print(f"the same on {len(found.same)} pairs of operation and kind ({examples} examples):")
-    for operation, kinds in by_operation.items():
-        console.print(f"  {operation}: {', '.join(kinds)}")
-    for operation, kind, why in found.not_asked:
-        console.print(f"not compared: {operation} of {kind}: {why}")
+    _show_same(console, found)
+    if domains:
+        for (kind, domain), operations in covered(found).items():
+            console.print(f"proved of {', '.join(operations)} for {kind}: {domain}\n")
     if not found.complete:
         console.print("INCOMPLETE: not every question was asked")
-    verdict = f"{len(found.different)} differences" if found.different else "no difference"
-    console.print(f"\n{left} against {right}: {verdict}")
+    count = len(found.different)
+    verdict = "no difference" if not count else "1 difference" if count == 1 else f"{count} differences"
+    so_far = "" if found.complete else " so far"
+    console.print(f"\n{left} against {right}: {verdict}{so_far}")
+
+
+def _show_difference(
+    console: Console, sides: tuple[Side, Side], difference: Difference, like: Difference | None
+) -> None:
+    """One difference; where the laws of safety came out as for one before, they are those."""
+    left, right = (side.label for side in sides)
+    console.rule(f"{difference.operation}  {about(difference)}", align="left", characters="-")
+    width = max(len(left), len(right))
+    arrow = towards(difference)
+    console.print(f"  {left:<{width}}  {difference.left}")
+    console.print(f"  {right:<{width}}  {difference.right}" + (f"   ({arrow})" if arrow else ""))
+    console.print("  smallest input found:")
+    for draw, value in difference.case.items():
+        if value not in (None, False, "nothing"):
+            console.print(f"    {draw} = {value}")
+    if like is not None and difference.safety:
+        console.print(f"  laws of safety: as of {like.operation} {about(like)}")
+    else:
+        for line in safety_lines(difference, left, right):
+            console.print(f"  {line}")
+    console.print("  ask both:")
+    for side in sides:
+        console.print(question_line(side, difference), soft_wrap=True)
+    console.print()
 
 
 def _show_effects(console: Console, left: str, right: str, changes: Effects) -> None:
     from rich.table import Table
 
-    gib = changes.budget_bytes / (1 << 30)
-    total = len(changes.changed) + len(changes.unchanged)
-    console.print(
-        f"effect on {len(changes.changed)} of {total} models, requests of "
-        f"{changes.length} tokens or the model's longest, {gib:g} GiB, two batches of 8192 in flight:"
-    )
-    if changes.changed:
-        table = Table("model", "", "bytes per block", "blocks per request", "requests", box=None)
-        for effect in changes.changed:
-            for address, sizes in ((left, effect.left), (right, effect.right)):
-                first = effect.model if address == left else ""
-                table.add_row(first, address, *_cells(sizes))
-        console.print(table)
+    for title, entries in (
+        (effect_title(changes), changes.changed),
+        (planned_title(changes), changes.planned),
+    ):
+        console.print(f"{title}:")
+        if entries:
+            table = Table("model", "", "bytes per block", "blocks per request", "requests", box=None)
+            for effect in entries:
+                table.add_row(effect.model, left, *cells(effect.left))
+                table.add_row("", right, *cells(effect.right))
+            console.print(table)
+    for effect in changes.unsized:
+        console.print(f"  {effect.model}: neither sizes it: {effect.left.trouble}; {effect.right.trouble}")
     console.print()
 
 
-def _cells(sizes: Sizes) -> tuple[str, str, str]:
-    if sizes.trouble:
-        return sizes.trouble, "", ""
-    return f"{sizes.block_bytes:,}", f"{sizes.request_blocks:,}", f"{sizes.requests:,}"
+def _show_same(console: Console, found: Comparison) -> None:
+    proved = [same for same in found.same if same.verdict == "proved"]
+    held = [same for same in found.same if same.verdict != "proved"]
+    for formula, words in FORMULA_WORDS.items():
+        _list_same(
+            console,
+            f"proved the same, both equal to {words}",
+            [same for same in proved if same.formula == formula],
+        )
+    if proved:
+        console.print("  --domains, --json and --markdown show what each proof covers")
+    examples = sum(same.examples for same in held)
+    _list_same(console, f"held to be the same on {examples} examples", held)
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for same in held:
+        if same.why:
+            reasons[same.why].append(f"{same.operation} of {same.kind}")
+    for why, entries in reasons.items():
+        which = ", ".join(entries) if proved or len(reasons) > 1 else "any of it"
+        console.print(f"  not proved: {which}: {why}")
+    for unasked in found.not_asked:
+        console.print(
+            f"not compared: {unasked.operation} of {unasked.kind}: {unasked.verdict}: {unasked.why}"
+        )
 
 
-def as_json(left: str, right: str, found: Comparison, changes: Effects | None) -> str:
-    """The comparison for other programs; ``complete`` says whether it is all."""
-    document = {
-        "format": 1,
-        "left": left,
-        "right": right,
-        "different": [
-            {
-                "operation": difference.operation,
-                "kind": difference.kind,
-                "arguments": _plain(difference),
-                "case": difference.case,
-                "left": difference.left,
-                "right": difference.right,
-                "direction": difference.direction,
-                "safety": [
-                    {"law": law, "left": before, "right": after} for law, before, after in difference.safety
-                ],
-            }
-            for difference in found.different
-        ],
-        "same": [
-            {"operation": operation, "kind": kind, "examples": examples}
-            for operation, kind, examples in found.same
-        ],
-        "not_compared": [
-            {"operation": operation, "kind": kind, "why": why} for operation, kind, why in found.not_asked
-        ],
-        "only_left": found.only_left,
-        "only_right": found.only_right,
-        "effects": None if changes is None else msgspec.to_builtins(changes),
-        "complete": found.complete and changes is not None,
-    }
-    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
-
-
-def as_markdown(left: str, right: str, found: Comparison, changes: Effects | None) -> str:
-    """The comparison for a pull request or a job summary."""
-    lines = [f"# {left} against {right}", ""]
-    if found.different:
-        lines += [f"| operation | kind | {left} | {right} | |", "|---|---|---|---|---|"]
-        lines += [
-            f"| {d.operation} | {d.kind} | {_cell(d.left)} | {_cell(d.right)} "
-            f"| {ARROWS.get(d.direction, '')} |"
-            for d in found.different
-        ]
-        lines += ["", "Ask both:", "", "```sh"]
-        lines += [question_line(address, d) for d in found.different for address in (left, right)]
-        lines += ["```"]
-    else:
-        lines.append("No difference found.")
-    for title, names in ((f"Only in {left}", found.only_left), (f"Only in {right}", found.only_right)):
-        if names:
-            lines += ["", f"{title}: {', '.join(names)}."]
-    if changes is not None and changes.changed:
-        lines += [
-            "",
-            "| model | | bytes per block | blocks per request | requests |",
-            "|---|---|---|---|---|",
-        ]
-        lines += [_effect_row(effect, left, right) for effect in changes.changed]
-    if not found.complete or changes is None:
-        lines += ["", "**Incomplete**: not every question was asked."]
-    return "\n".join(lines) + "\n"
-
-
-def _effect_row(effect: Effect, left: str, right: str) -> str:
-    rows = []
-    for address, sizes in ((left, effect.left), (right, effect.right)):
-        name = effect.model if address == left else ""
-        rows.append(f"| {name} | {address} | {' | '.join(_cells(sizes))} |")
-    return "\n".join(rows)
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+def _list_same(console: Console, title: str, entries: list[Same]) -> None:
+    by_operation: dict[str, list[str]] = defaultdict(list)
+    for same in entries:
+        by_operation[same.operation].append(about(same))
+    if by_operation:
+        console.print(f"{title} ({len(entries)} pairs of operation and kind):")
+    for operation, names in by_operation.items():
+        console.print(f"  {operation}: {', '.join(names)}")
