@@ -12,7 +12,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 CHUNK = 1 << 16
@@ -54,12 +54,18 @@ class Lost(Exception):
 class Channel:
     """A running process and the lines that go to and fro.
 
-    The constructor raises OSError where the command cannot be run.
+    The constructor raises OSError where the command cannot be run. ``environment`` is the
+    process's, by default this one's.
     """
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
-            command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -18,13 +18,13 @@ from kvconform.conformance.expectations import (
     read_expectations,
 )
 from kvconform.conformance.implementations import AddressError, prepare
+from kvconform.conformance.messages import Job
 from kvconform.conformance.plugin import NAME
 from kvconform.conformance.profiles import PROFILES
 from kvconform.conformance.report.document import Finding, Result
-from kvconform.conformance.report.words import name_pair
+from kvconform.conformance.report.words import describe_expected, name_pair
 from kvconform.conformance.running import Bench, OpeningError
 from kvconform.conformance.selection import SelectionError, find_pairs, find_severities
-from kvconform.conformance.worker import Job
 from kvconform.properties.law import Law
 
 WIDTH = 100
@@ -33,6 +33,10 @@ WIDTH = 100
 
 FOUND = "kvconform"
 """The attribute of pytest's reports that holds what was found."""
+
+
+UNLISTED = ("unlisted", "crash")
+"""Faults that the failure itself tells already."""
 
 
 class Told(TerminalRepr):
@@ -195,7 +199,9 @@ class LawItem(pytest.Item):
         assert bench.subject is not None
         self.answer = Answer(result, bench.subject.version)
         if result.verdict == "broken":
-            raise self._failure(result, [])
+            judged, findings = self.checking.judge([self.answer], self.law.id)
+            if judged.verdict == "broken":
+                raise self._failure(result, [one for one in findings if one.fault != "unknown"])
 
     def runtest(self) -> None:
         """Tell what was found in pytest's words."""
@@ -203,12 +209,12 @@ class LawItem(pytest.Item):
         result, findings = self.checking.judge([self.answer], self.law.id)
         findings = [finding for finding in findings if finding.fault != "unknown"]
         gates = result.severity in self.checking.fail_on
-        if [finding for finding in findings if finding.fault != "unlisted"]:
+        if [finding for finding in findings if finding.fault not in UNLISTED]:
             raise self._failure(result, findings)
         if result.verdict == "unsupported":
             pytest.skip(f"unsupported: {result.message}")
         if result.verdict == "expected":
-            pytest.xfail(f"expected: {result.known.describe() if result.known else ''}")
+            pytest.xfail(f"expected: {describe_expected(result)}")
         if result.verdict in ("violated", "inconclusive"):
             if gates:
                 raise self._failure(result, findings)
@@ -231,8 +237,9 @@ class LawItem(pytest.Item):
         written = io.StringIO()
         show_result(Console(file=written, width=WIDTH, highlight=False), result, self._stderr)
         lines = [line.rstrip() for line in written.getvalue().rstrip().splitlines()]
-        lines += [finding.describe() for finding in findings if finding.fault != "unlisted"]
-        message = findings[0].describe() if findings and findings[0].fault != "unlisted" else result.message
+        differing = [finding.describe() for finding in findings if finding.fault not in UNLISTED]
+        lines += differing
+        message = differing[0] if differing else result.message
         return Failure("\n".join(lines), " ".join(message.split()))
 
 

@@ -71,7 +71,7 @@ def run_command(
     html: HtmlFile = None,
 ) -> int:
     """Check every law, on every kind of spec that it is about."""
-    from kvconform.conformance.gate import opening_gate
+    from kvconform.conformance.gate import demand_whole_run, opening_gate
     from kvconform.conformance.outputs import opening_outputs
     from kvconform.conformance.selection import (
         SelectionError,
@@ -81,8 +81,9 @@ def run_command(
         take_shard,
     )
 
-    if update and (laws != "*" or kinds is not None or shard is not None):
-        raise Stop("--update wants a whole run: leave out --laws, --kinds and --shard")
+    amount = find_profile(profile)
+    if update:
+        demand_whole_run(laws=laws, kinds=kinds, shard=shard, examples=examples or amount.examples)
     try:
         pairs = find_pairs(laws, kinds)
         severities = find_severities(fail_on)
@@ -91,13 +92,12 @@ def run_command(
             pairs = take_shard(pairs, part)
     except SelectionError as error:
         raise Stop(str(error)) from error
-    amount = find_profile(profile)
     engines = find_engines(engine)
     with (
         opening_outputs(json=json, junit=junit, markdown=markdown, html=html) as outputs,
         opening_gate(expect, update=update) as gate,
     ):
-        report = run_laws(
+        report, seconds = run_laws(
             implementation,
             pairs,
             imports=imports or (),
@@ -112,7 +112,7 @@ def run_command(
             jobs=jobs,
             fail_on=severities,
         )
-        return outputs.deliver(gate.hold(report))
+        return outputs.deliver(gate.hold(report), seconds)
 
 
 @app.command("replay")
@@ -132,11 +132,11 @@ def replay_command(
 ) -> int:
     """Run one law on one recorded case."""
     from kvconform.conformance.cases import BadCase, read_case
+    from kvconform.conformance.messages import Job
     from kvconform.conformance.report.document import exit_code
     from kvconform.conformance.report.terminal import show_result
     from kvconform.conformance.running import replay
     from kvconform.conformance.selection import find_laws
-    from kvconform.conformance.worker import Job
 
     amount = find_profile(profile)
     find_laws()
@@ -169,10 +169,10 @@ def laws_command(
 ) -> int:
     """List the laws, or explain some."""
     from kvconform.conformance.report.catalogue import explain_laws, list_laws
-    from kvconform.conformance.selection import SelectionError, find_laws
+    from kvconform.conformance.selection import SelectionError, find_every_law
 
     try:
-        found = find_laws() if laws is None else find_laws(laws)
+        found = find_every_law() if laws is None else find_every_law(laws)
     except SelectionError as error:
         raise Stop(str(error)) from error
     with page() as console:

@@ -39,7 +39,7 @@ def smoke_command(
 def protocol_command(
     schema: Annotated[bool, typer.Option("--schema", help="Print a JSON Schema of every message.")] = False,
 ) -> int:
-    """Show what an adapter is asked: every operation with its arguments and its answer."""
+    """Show what an adapter is asked: operations, kinds of spec with their fields, deployments."""
     from kvconform.conformance import protocol
 
     if schema:
@@ -47,8 +47,8 @@ def protocol_command(
 
         emit(msgspec.json.format(msgspec.json.encode(protocol.schema()), indent=2).decode() + "\n")
         return CONFORMS
-    from kvconform.conformance.report.smoke import show_operations
+    from kvconform.conformance.report.smoke import show_protocol
 
     with page() as console:
-        show_operations(console)
+        show_protocol(console)
     return CONFORMS

@@ -18,6 +18,7 @@ from kvconform.conformance.outputs import (
 )
 from kvconform.conformance.screen import Stop, complain, emit, page
 from kvconform.conformance.starting import find_profile, prepare_address, run_laws
+from kvconform.conformance.subjects import Imports, Interpreter
 
 if TYPE_CHECKING:
     from kvconform.conformance.report.document import Report
@@ -72,6 +73,8 @@ def matrix_command(
             show_default=False,
         ),
     ],
+    imports: Imports = None,
+    python: Interpreter = None,
     laws: Laws = "*",
     kinds: Kinds = None,
     profile: Annotated[str, typer.Option(metavar="NAME", help="quick, gate or deep.")] = "gate",
@@ -82,7 +85,10 @@ def matrix_command(
     ] = None,
     html: HtmlFile = None,
 ) -> int:
-    """Show several implementations side by side: laws down, implementations across."""
+    """Show several implementations side by side: laws down, implementations across.
+
+    --import and --python go with every implementation that is run, and not with reports.
+    """
     from kvconform.conformance.matrix import exit_code_of
     from kvconform.conformance.report.matrix_page import encode_matrix
     from kvconform.conformance.report.matrix_table import show_matrix
@@ -95,26 +101,33 @@ def matrix_command(
         raise Stop(str(error)) from error
     amount = find_profile(profile)
     read = {path: _read(path) for path in implementations if _is_report(path)}
+    if len(read) == len(set(implementations)) and (imports or python is not None):
+        raise Stop("--import and --python go with implementations that are run, and here are reports only")
     # A name that is wrong is told before the first run, not after it.
     for address in implementations:
         if address not in read:
-            prepare_address(address)
+            prepare_address(address, imports=imports or (), python=python)
     found: list[Report] = []
+    taken: list[float] = []
     with ExitStack() as stack:
         destination = None if html is None else stack.enter_context(opening_destination(html))
         code = CONFORMS
         for address in implementations:
             try:
-                report = read.get(address) or run_laws(
-                    address,
-                    pairs,
-                    laws=laws,
-                    kinds=kinds,
-                    profile=amount,
-                    seed=seed,
-                    jobs=jobs,
-                    fail_on=GATING,
-                )
+                report, seconds = read.get(address), 0.0
+                if report is None:
+                    report, seconds = run_laws(
+                        address,
+                        pairs,
+                        imports=imports or (),
+                        python=python,
+                        laws=laws,
+                        kinds=kinds,
+                        profile=amount,
+                        seed=seed,
+                        jobs=jobs,
+                        fail_on=GATING,
+                    )
             except Stop as stop:
                 # One that falls over when it is opened does not cost the others.
                 if stop.code != BROKEN:
@@ -123,12 +136,13 @@ def matrix_command(
                 code = BROKEN
                 continue
             found.append(report)
+            taken.append(seconds)
             if not report.complete and address not in read:
                 break
         if not found:
             return code
         with page() as console:
-            show_matrix(console, found)
+            show_matrix(console, found, taken)
         code = code or exit_code_of(found)
         if len(found) < len(implementations):
             code = code or INCOMPLETE

@@ -1,7 +1,8 @@
 """Known violations, listed in a TOML file that belongs to the implementation's repository.
 
 Each entry is a table ``[[expected]]``: the law, the kinds, a part of the message, and what is known
-about it. What is listed and still so does not fail a run; everything else that differs does.
+about it. An exception that the implementation raises can be listed too, as a crash. What is listed
+and still so does not fail a run; everything else that differs does.
 """
 
 from __future__ import annotations
@@ -32,13 +33,15 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `kind` is one kind or several, or a glob such as ``*``; a glob stands for those of the law's
     kinds on which it is violated, a name for a violation on that kind. `message` is a part of what
-    the violation says. `release` is a version specifier: for other releases the entry says nothing.
+    the violation says. With `crash` it is an exception of the implementation's own instead of a
+    wrong answer. `release` is a version specifier: for other releases the entry says nothing.
     `until` is the last day on which the violation is excused.
     """
 
     law: Text
     message: Text
     kind: Text | Annotated[tuple[Text, ...], msgspec.Meta(min_length=1)] = "*"
+    crash: bool = False
     release: str = ""
     issue: str = ""
     owner: str = ""
@@ -52,6 +55,14 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def covers(self, law: str, kind: str) -> bool:
         """Whether the entry is about the law and kind."""
         return law == self.law and any(fnmatchcase(kind, pattern) for pattern in self.patterns())
+
+    def matches(self, result: Result) -> bool:
+        """Whether the violation, or the crash, is the one that it says."""
+        return self.crash == result.crashed and self.message in result.message
+
+    def describe_message(self) -> str:
+        """What it wants the violation to say."""
+        return f"a crash with {self.message!r}" if self.crash else repr(self.message)
 
     def is_expired(self, today: date) -> bool:
         """Whether its last day is over."""
@@ -175,10 +186,7 @@ class _Judge:
     ) -> None:
         self._listed = listed
         # What another list once excused is a violation again.
-        self._results = tuple(
-            msgspec.structs.replace(one, verdict="violated", known=None) if one.verdict == "expected" else one
-            for one in results
-        )
+        self._results = tuple(_as_found(result) for result in results)
         self._today = today
         self._fail_on = fail_on
         self._laws = {law.id: law for law in find_laws()}
@@ -206,11 +214,11 @@ class _Judge:
             return False
 
     def _judge_result(self, result: Result) -> Result:
-        if result.verdict != "violated":
+        if not is_listable(result):
             return result
         entries = self._listed.entries
         covering = [index for index in self._applying if entries[index].covers(result.law, result.kind)]
-        matching = [index for index in covering if entries[index].message in result.message]
+        matching = [index for index in covering if entries[index].matches(result)]
         self._met.update((index, result.kind) for index in matching)
         for index in matching:
             if not entries[index].is_expired(self._today):
@@ -222,8 +230,11 @@ class _Judge:
                 self._find("expired", result.law, result.kind, f"was excused until {until}", index)
         elif covering:
             self._changed.update((index, result.kind) for index in covering)
-            message = f"wanted {entries[covering[0]].message!r} in {_line(result.message)!r}"
+            message = f"wanted {entries[covering[0]].describe_message()} in {_line(result.message)!r}"
             self._find("changed", result.law, result.kind, message, covering[0])
+        elif result.crashed:
+            # It is broken, whatever the severity.
+            self._find("crash", result.law, result.kind, _line(result.message))
         elif result.severity in self._fail_on:
             self._find("unlisted", result.law, result.kind, _line(result.message))
         return result
@@ -241,6 +252,7 @@ class _Judge:
         return {pattern: self._judge_pattern(index, law, pattern) for pattern in patterns}
 
     def _judge_pattern(self, index: int, law: Law, pattern: str) -> str:
+        entry = self._listed.entries[index]
         kinds = [kind for kind in law.kinds if fnmatchcase(kind, pattern)]
         if not kinds:
             about = "no kind" if law.kinds == (NO_KIND,) else ", ".join(law.kinds)
@@ -252,12 +264,13 @@ class _Judge:
         if any((index, one.kind) in self._changed for one in asked):
             return "changed"
         # A glob may stand for a kind that this run leaves out; what broke says nothing either way.
-        if len(asked) < len(kinds) or any(one.verdict in ("broken", "inconclusive") for one in asked):
+        violated = [one for one in asked if is_listable(one)]
+        fallen = [one for one in asked if one.verdict in ("broken", "inconclusive") and one not in violated]
+        if len(asked) < len(kinds) or fallen:
             return "unasked"
-        violated = [one for one in asked if one.verdict == "violated"]
         held = [one for one in asked if one.verdict in ("held", "proved")]
         if violated:
-            message = f"wanted {self._listed.entries[index].message!r} in {_line(violated[0].message)!r}"
+            message = f"wanted {entry.describe_message()} in {_line(violated[0].message)!r}"
             self._find("unmatched", law.id, pattern, message, index)
             return "unmatched"
         if held:
@@ -271,6 +284,20 @@ class _Judge:
     def _find(self, fault: str, law: str, kind: str, message: str, index: int | None = None) -> None:
         entry = "" if index is None else self._listed.where(index)
         self._findings.append(Finding(fault, law, "" if kind == "*" else kind, message, entry))
+
+
+def is_listable(result: Result) -> bool:
+    """Whether a list can excuse it: a wrong answer, or an exception of the implementation's own.
+
+    Not an adapter or a process that broke: behind those nobody knows what the implementation says.
+    """
+    return result.verdict == "violated" or (result.verdict == "broken" and result.crashed)
+
+
+def _as_found(result: Result) -> Result:
+    if result.verdict != "expected":
+        return result
+    return msgspec.structs.replace(result, verdict="broken" if result.crashed else "violated", known=None)
 
 
 def _line(text: str) -> str:

@@ -49,6 +49,20 @@ class Gate:
         return held
 
 
+def demand_whole_run(*, laws: str, kinds: str | None, shard: str | None, examples: int) -> None:
+    """End the command where a run is too small for a list to be rewritten after it.
+
+    What such a run does not ask, or does not meet in so few inputs, it would take off the list.
+    """
+    from kvconform.conformance.profiles import PROFILES
+
+    if laws != "*" or kinds is not None or shard is not None:
+        raise Stop("--update wants a whole run: leave out --laws, --kinds and --shard")
+    enough = PROFILES["gate"].examples
+    if examples < enough:
+        raise Stop(f"--update wants a whole run: {examples} examples are fewer than the {enough} of the gate")
+
+
 @contextmanager
 def opening_gate(expect: str | None, *, update: bool = False) -> Iterator[Gate]:
     """The gate of a list in a file, which need not be there to be updated.

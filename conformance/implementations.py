@@ -25,6 +25,9 @@ FORMS = (
 )
 """What can be written as an address, for messages."""
 
+DECLARED = ("kinds", "fields", "operations")
+"""What every `Implementation` must say of itself."""
+
 Progress = Callable[[int, int | None], None]
 
 
@@ -244,4 +247,25 @@ def _open_python(prepared: Prepared) -> Implementation:
     if not isinstance(made, Implementation):
         wanted = "neither an Implementation nor a class or function that makes one"
         raise AddressError(f"{prepared.address}: {attribute} is {wanted}")
+    _check_declared(prepared.address, made)
     return made
+
+
+def _check_declared(address: str, made: Implementation) -> None:
+    from kvconform.conformance.declarations import BadDeclaration, check_declarations
+    from kvconform.reference.interface import Implementation
+
+    shape = type(made)
+    lacking = [name for name in DECLARED if getattr(shape, name) is getattr(Implementation, name)]
+    if lacking:
+        raise AddressError(f"{address}: {shape.__name__} does not define {', '.join(lacking)}")
+    try:
+        kinds = {kind: made.fields(kind) for kind in made.kinds()}
+        operations = made.operations()
+    except Exception:
+        # What it raises there it raises under each law, which tells of it.
+        return
+    try:
+        check_declarations(kinds, operations)
+    except BadDeclaration as error:
+        raise AddressError(f"{address}: {error}") from error

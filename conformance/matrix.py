@@ -61,12 +61,12 @@ def tabulate(reports: Sequence[Report]) -> list[Row]:
 
 
 def name_columns(reports: Sequence[Report]) -> list[str]:
-    """The addresses, numbered where one comes twice."""
+    """The addresses with what went with them, numbered where one comes twice."""
     names: list[str] = []
     for report in reports:
-        address = report.implementation.address
-        again = sum(name == address or name.startswith(f"{address} #") for name in names)
-        names.append(f"{address} #{again + 1}" if again else address)
+        name = " ".join((report.implementation.address, *report.implementation.options))
+        again = sum(known == name or known.startswith(f"{name} #") for known in names)
+        names.append(f"{name} #{again + 1}" if again else name)
     return names
 
 

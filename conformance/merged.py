@@ -59,6 +59,7 @@ def merge(reports: Sequence[tuple[str, Report]]) -> Merged:
         shard=None,
         selected=len(pairs),
         results=ordered,
+        questions=sum(report.questions for _, report in reports),
         stderr=dict(sorted(stderr.items())),
         expectations="",
         findings=(),

@@ -62,16 +62,17 @@ class Outputs:
         """The format that goes to standard output, in place of the text for people."""
         return next((name for name, path in self._paths.items() if path == STANDARD_OUTPUT), None)
 
-    def deliver(self, report: Report) -> int:
+    def deliver(self, report: Report, seconds: float = 0.0) -> int:
         """Show the report, unless a format is printed instead, write the files, and say how to exit.
 
-        Complains of a file that cannot be written; the exit code is not 0 then.
+        `seconds` are what the run took. Complains of a file that cannot be written; the exit code
+        is not 0 then.
         """
         if self.printed is None:
             from kvconform.conformance.report.terminal import show_report
 
             with page() as console:
-                show_report(console, report)
+                show_report(console, report, seconds)
         return report.exit if self._write(report) else report.exit or INCOMPLETE
 
     def _write(self, report: Report) -> bool:

@@ -55,11 +55,15 @@ class BrokenExchange(BaseException):
 
 
 class Fell(Exception):
-    """The process says that it fell over a question, or its answer is of the wrong type."""
+    """The process says that it fell over a question."""
 
     def __init__(self, message: str, last_words: str) -> None:
         super().__init__(message)
         self.last_words = last_words
+
+
+class Malformed(Fell):
+    """What the process answers is not of the operation's type."""
 
 
 class ProcessImplementation(Implementation):
@@ -67,7 +71,8 @@ class ProcessImplementation(Implementation):
 
     The constructor starts it: raises OSError where the command cannot be run and `BrokenExchange`
     where it does not answer. Each question may take ``seconds_per_ask``. ``trace`` is told every
-    line sent and received.
+    line sent and received. ``asked`` counts the questions sent. ``environment`` is the process's,
+    by default this one's.
     """
 
     def __init__(
@@ -77,13 +82,16 @@ class ProcessImplementation(Implementation):
         seconds_per_ask: float = 2.0,
         opening_seconds: float = OPENING_SECONDS,
         trace: Callable[[str, bytes], None] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
+        self._environment = environment
         self.command = tuple(command)
         self.seconds_per_ask = seconds_per_ask
         self.opening_seconds = opening_seconds
         self._trace = trace
         self._channel: Channel | None = None
         self._ids = itertools.count(1)
+        self.asked = 0
         self._failed_starts = 0
         self._last_failure: BrokenExchange | None = None
         self._said = self._start()
@@ -101,6 +109,9 @@ class ProcessImplementation(Implementation):
 
     def operations(self) -> frozenset[str]:
         return self._operations
+
+    def revisions(self) -> tuple[str, ...]:
+        return self._said.revisions
 
     def location(self, operation: str, kind: str) -> str:
         place = self._said.locations.get(operation, "")
@@ -123,6 +134,13 @@ class ProcessImplementation(Implementation):
 
         Raises `BrokenExchange` where the process does not answer each in turn.
         """
+        return self.begin(questions)()
+
+    def begin(self, questions: Sequence[tuple[str, Mapping[str, Any]]]) -> Callable[[], list[Any]]:
+        """Ask as `ask_all` does, and give what awaits the answers: others can be asked meanwhile.
+
+        Whoever does not await them must `kill` the process.
+        """
         self.revive()
         asks: list[Question] = []
         outcomes: list[Any] = []
@@ -132,18 +150,22 @@ class ProcessImplementation(Implementation):
                 outcomes.append(asks[-1])
             except Unsupported as lack:
                 outcomes.append(lack)
-        if not asks:
-            return outcomes
         line = protocol.write(Batch(tuple(asks)))
-        self._send(line)
-        for place, (question, (_, arguments)) in enumerate(zip(outcomes, questions, strict=True)):
-            if isinstance(question, Question):
-                reply = self._reply(question, f"batch, ask {question.id} ({question.operation})", line)
-                try:
-                    outcomes[place] = self._answer(question.operation, arguments, reply)
-                except (Refused, Unsupported, Fell) as outcome:
-                    outcomes[place] = outcome
-        return outcomes
+        if asks:
+            self._send(line)
+            self.asked += len(asks)
+
+        def finish() -> list[Any]:
+            for place, (question, (_, arguments)) in enumerate(zip(outcomes, questions, strict=True)):
+                if isinstance(question, Question):
+                    reply = self._reply(question, f"batch, ask {question.id} ({question.operation})", line)
+                    try:
+                        outcomes[place] = self._answer(question.operation, arguments, reply)
+                    except (Refused, Unsupported, Fell) as outcome:
+                        outcomes[place] = outcome
+            return outcomes
+
+        return finish
 
     def close(self) -> None:
         """Tell the process to stop, and end it if it does not. Raises `BrokenExchange` then."""
@@ -168,6 +190,7 @@ class ProcessImplementation(Implementation):
         question = Ask(next(self._ids), operation, self._arguments(operation, arguments))
         line = protocol.write(question)
         self._send(line)
+        self.asked += 1
         reply = self._reply(question, f"ask {question.id} ({operation})", line)
         return self._answer(operation, arguments, reply)
 
@@ -212,7 +235,7 @@ class ProcessImplementation(Implementation):
             return read_result(operation, reply.result)
         except ValueError as error:
             got = _shorten(protocol.write(reply))
-            raise Fell(f"{operation}: {error}; got {got}", self._channel.last_words) from None
+            raise Malformed(f"{operation}: {error}; got {got}", self._channel.last_words) from None
 
     def _reply(self, question: Question, command: str, line: bytes) -> Reply:
         assert self._channel is not None
@@ -234,7 +257,7 @@ class ProcessImplementation(Implementation):
         return reply
 
     def _start(self, alive: Callable[[], None] | None = None) -> Capabilities:
-        self._channel = Channel(self.command)
+        self._channel = Channel(self.command, self._environment)
         line = protocol.write(Start(protocol.VERSION, _version()))
         self._send(line)
         got = b""

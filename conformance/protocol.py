@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
+from kvconform.conformance.declarations import BadDeclaration, check_declarations
 from kvconform.conformance.values import (
     FIRST_STRING,
     AnySpec,
@@ -25,7 +26,7 @@ from kvconform.conformance.values import (
 )
 from kvconform.reference.interface import OPERATIONS
 from kvconform.reference.planning import KVCacheTensor, StridedKVCacheTensor
-from kvconform.reference.specs import KINDS, defaults, field_names
+from kvconform.reference.specs import KINDS
 
 Message = TypeVar("Message")
 
@@ -73,7 +74,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The answer to `Start`: the version that the adapter speaks, and what can be asked.
 
     `kinds` are the fields of each kind that the implementation has; a spec sent has no others.
-    `locations` say where an operation is defined, as ``file:line``, for all kinds or each.
+    `revisions` name the formulas that it computes as an earlier release did, and `locations` say
+    where an operation is defined, as ``file:line``, for all kinds or each.
     """
 
     protocol: int
@@ -81,6 +83,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     kinds: dict[str, tuple[str, ...]]
     operations: tuple[str, ...]
     version: str = ""
+    revisions: tuple[str, ...] = ()
     locations: dict[str, str | dict[str, str]] = {}
 
 
@@ -154,7 +157,8 @@ def read_capabilities(line: bytes) -> Capabilities:
     """What a process answered to `Start`.
 
     Raises ProtocolError for what is no such answer, for another version of the protocol, and for
-    names of kinds, fields and operations that there are not: a misspelt one would never be asked.
+    names of kinds, fields, operations and revisions that there are not: a misspelt one would never
+    be asked, or be measured against what it does not follow.
     """
     said = _read_object(line)
     if "error" in said:
@@ -162,18 +166,14 @@ def read_capabilities(line: bytes) -> Capabilities:
     if said.get("protocol") != VERSION:
         raise ProtocolError(f"it speaks protocol {said.get('protocol')}, and kvconform {VERSION}")
     capabilities = _convert(said, Capabilities)
-    for operation in (*capabilities.operations, *capabilities.locations):
-        if operation not in OPERATIONS:
-            raise ProtocolError(f"unknown operation {operation!r}")
-    for kind, had in capabilities.kinds.items():
-        if kind not in KINDS:
-            raise ProtocolError(f"unknown kind {kind!r}")
-        for name in had:
-            if name not in field_names(kind):
-                raise ProtocolError(f"{kind} has no field {name!r}")
-        for name in field_names(kind):
-            if name not in had and name not in defaults(kind):
-                raise ProtocolError(f"{kind} lacks the field {name!r}, which every one has")
+    try:
+        check_declarations(
+            capabilities.kinds,
+            (*capabilities.operations, *capabilities.locations),
+            capabilities.revisions,
+        )
+    except BadDeclaration as error:
+        raise ProtocolError(str(error)) from error
     return capabilities
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, cast
 
 from kvconform.reference.interface import OPERATIONS, Implementation, Refused, Unsupported
+
+QUESTION = "<question>"
+"""The file name under which an adapter compiles what it asks."""
 
 
 class Unanswered:
@@ -94,6 +99,19 @@ def record(implementation: Implementation, calls: list[Call]) -> Implementation:
         return ask
 
     return cast(Implementation, _Proxy(implementation, wrap))
+
+
+def is_crash(raised: BaseException | None, calls: Sequence[Call]) -> bool:
+    """Whether the implementation raised it over the last question: not the law, nor an adapter."""
+    if raised is None or not calls or calls[-1].answer is not raised:
+        return False
+    # A process that says it fell over is taken at its word; what else it may write is its adapter's.
+    if hasattr(raised, "last_words"):
+        from kvconform.conformance.process import Malformed
+
+        return not isinstance(raised, Malformed)
+    file = traceback.extract_tb(raised.__traceback__)[-1].filename
+    return file != QUESTION and not Path(file).is_relative_to(Path(__file__).parent)
 
 
 class _Proxy:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import IO
@@ -15,8 +16,19 @@ from typing import IO
 import msgspec
 from kvconform.conformance.cases import BadCase, Case, reproduce_line
 from kvconform.conformance.implementations import AddressError
+from kvconform.conformance.messages import (
+    Alive,
+    Crumb,
+    Done,
+    Job,
+    Message,
+    Opened,
+    Task,
+    Unfit,
+    Unopened,
+)
 from kvconform.conformance.report.document import Asked, Result, Subject
-from kvconform.conformance.worker import Alive, Crumb, Done, Job, Message, Opened, Task, Unfit, Unopened
+from kvconform.conformance.worker import law_of
 from kvconform.properties.law import CATALOGUE, Law
 
 OPENING_SECONDS = 300.0
@@ -45,7 +57,8 @@ class Run(msgspec.Struct):
 
     `results` are in the order of the pairs, without those that were not reached: `interrupted`
     says that a person stopped the run, `trouble` what kept it from going on. `stderr` holds what
-    a worker wrote during each broken law, by ``law kind``.
+    a worker wrote during each broken law, by ``law kind``. `questions` counts what was asked of
+    another process, and `seconds` are what the laws took once the implementation was open.
     """
 
     subject: Subject
@@ -53,6 +66,8 @@ class Run(msgspec.Struct):
     stderr: dict[str, str] = {}
     interrupted: bool = False
     trouble: str = ""
+    questions: int = 0
+    seconds: float = 0.0
 
 
 def run(job: Job, pairs: Sequence[Pair], *, jobs: int, progress: Callable[[int], None] | None = None) -> Run:
@@ -99,18 +114,24 @@ class Bench:
         """
         if self._loop is None:
             self._loop = asyncio.Runner()
-        return self._loop.run(self._ask(Task(law.id, kind)))
+        return self._loop.run(self.answer(Task(law.id, kind)))
 
     def close(self) -> None:
         """End the worker."""
         if self._loop is None:
             return
-        if self._worker is not None:
-            self._loop.run(self._worker.close())
+        self._loop.run(self.end())
         self._loop.close()
-        self._loop = self._worker = None
+        self._loop = None
 
-    async def _ask(self, task: Task) -> tuple[Result, str]:
+    async def end(self) -> None:
+        """End the worker, inside of the event loop in which it was asked."""
+        if self._worker is not None:
+            await self._worker.close()
+        self._worker = None
+
+    async def answer(self, task: Task) -> tuple[Result, str]:
+        """As `ask` does, inside of a running event loop: others can be asked meanwhile."""
         if self._worker is None:
             worker = _Worker(self._job)
             try:
@@ -119,10 +140,9 @@ class Bench:
                 await worker.close()
                 raise
             self._worker = worker
-            subject = self._job.implementation
-            self.subject = Subject(subject.address, opened.name, opened.version, subject.options)
+            self.subject = _subject(self._job, opened)
         try:
-            result = await self._worker.ask(task)
+            result = (await self._worker.ask(task)).result
         except _Lost as lost:
             result = _broken(self._job, task, lost.message, self._worker.crumb())
             last_words = self._worker.last_words()
@@ -132,6 +152,11 @@ class Bench:
         return result, self._worker.last_words() if result.verdict == "broken" else ""
 
 
+def _subject(job: Job, opened: Opened) -> Subject:
+    named = job.implementation
+    return Subject(named.address, opened.name, opened.version, named.options, opened.revisions)
+
+
 class _Runner:
     def __init__(self, job: Job, tasks: list[Task], progress: Callable[[int], None] | None) -> None:
         self._job = job
@@ -139,6 +164,8 @@ class _Runner:
         self._results: dict[int, Result] = {}
         self._stderr: dict[str, str] = {}
         self._subject: Subject | None = None
+        self._questions = 0
+        self._opened = 0.0
         self._progress = progress
 
     def run(self, jobs: int) -> Run:
@@ -160,6 +187,8 @@ class _Runner:
             dict(sorted(self._stderr.items())),
             interrupted,
             trouble,
+            self._questions,
+            time.monotonic() - self._opened if self._opened else 0.0,
         )
 
     async def _run(self, lanes: int) -> None:
@@ -178,13 +207,15 @@ class _Runner:
                 if worker is None:
                     worker = _Worker(self._job)
                     opened = await worker.open()
-                    subject = self._job.implementation
-                    self._subject = Subject(subject.address, opened.name, opened.version, subject.options)
+                    self._subject = _subject(self._job, opened)
+                    self._opened = self._opened or time.monotonic()
                 if not self._waiting:
                     break
                 index, task = self._waiting.popleft()
                 try:
-                    result = await worker.ask(task)
+                    done = await worker.ask(task)
+                    result = done.result
+                    self._questions += done.questions
                     last_words = worker.last_words() if result.verdict == "broken" else ""
                 except _Lost as lost:
                     result = _broken(self._job, task, lost.message, worker.crumb())
@@ -249,8 +280,8 @@ class _Worker:
         assert isinstance(message, Opened)
         return message
 
-    async def ask(self, task: Task) -> Result:
-        """The task's result. Raises `_Lost`, or BadCase when its case is none of the law's."""
+    async def ask(self, task: Task) -> Done:
+        """What came of the task. Raises `_Lost`, or BadCase when its case is none of the law's."""
         self._heard = os.fstat(self._stderr.fileno()).st_size
         os.ftruncate(self._crumbs.fileno(), 0)
         await self._send(task)
@@ -260,7 +291,7 @@ class _Worker:
         if isinstance(message, Unfit):
             raise BadCase(message.message)
         assert isinstance(message, Done)
-        return message.result
+        return message
 
     def last_words(self) -> str:
         """The end of what was written to standard error since the last task."""
@@ -329,7 +360,7 @@ def _broken(job: Job, task: Task, message: str, crumb: Crumb | None) -> Result:
     return Result(
         law=task.law,
         kind=task.kind,
-        severity=CATALOGUE[task.law].severity,
+        severity=law_of(task.law, job.common).severity,
         verdict="broken",
         engines=job.engines if task.case is None else ("replay",),
         message=message,

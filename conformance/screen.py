@@ -79,8 +79,11 @@ def fetching(what: str) -> Iterator[Callable[[int, int | None], None]]:
 
 
 @contextmanager
-def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar of things done on standard error, where that is a terminal."""
+def counting(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """A bar of things done on standard error, where that is a terminal.
+
+    What is yielded is told how many are done and, where that is not known before, of how many.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -88,4 +91,4 @@ def counting(what: str, total: int) -> Iterator[Callable[[int], None]]:
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task(what, total=total)
-        yield lambda done: progress.update(bar, completed=done)
+        yield lambda done, of=total: progress.update(bar, completed=done, total=of)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from typing import TypeVar
 
 from kvconform.conformance.report.document import Shard
 from kvconform.properties.law import CATALOGUE, NO_KIND, SEVERITIES, Law
+from kvconform.properties.laws.device import DEVICE_LAWS, HOW_TO_RUN, SECOND_SOURCE, DeviceLaw
 from kvconform.reference.specs import KINDS
 
 Pair = tuple[Law, str]
+
+L = TypeVar("L", bound=Law | DeviceLaw)
 
 
 class SelectionError(Exception):
@@ -25,15 +29,49 @@ def find_laws(globs: str = "*") -> tuple[Law, ...]:
     """
     # Laws register themselves when their module is imported.
     importlib.import_module("kvconform.properties.laws")
-    areas = dict.fromkeys(law.area for law in CATALOGUE.values())
+    return _matching(globs, CATALOGUE)
+
+
+def find_every_law(globs: str = "*") -> tuple[Law | DeviceLaw, ...]:
+    """Laws as `find_laws` chooses them, among those that are checked on a device as well.
+
+    Area by area. Raises SelectionError for a glob that matches none.
+    """
+    importlib.import_module("kvconform.properties.laws")
+    known: dict[str, Law | DeviceLaw] = {**CATALOGUE, **DEVICE_LAWS}
+    areas = list(dict.fromkeys(law.area for law in known.values()))
+    return _matching(globs, dict(sorted(known.items(), key=lambda entry: areas.index(entry[1].area))))
+
+
+def find_device_laws(globs: str) -> tuple[str, ...]:
+    """The ids of the laws, of those that are checked on a device, that the globs match.
+
+    Raises SelectionError for a glob that matches none.
+    """
+    importlib.import_module("kvconform.properties.laws")
+    sampled = {id: CATALOGUE[id] for id in SECOND_SOURCE}
+    known: dict[str, Law | DeviceLaw] = {**sampled, **DEVICE_LAWS}
+    return tuple(law.id for law in _matching(globs, known))
+
+
+def _matching(globs: str, known: Mapping[str, L]) -> tuple[L, ...]:
+    areas = dict.fromkeys(law.area for law in known.values())
     chosen: set[str] = set()
     for glob in _split(globs, "law"):
         pattern = f"{glob}/*" if glob in areas else glob
-        matching = [id for id in CATALOGUE if fnmatchcase(id, pattern)]
+        matching = [id for id in known if fnmatchcase(id, pattern)]
         if not matching:
-            raise SelectionError(f"no law matches {glob!r}{near(glob, [*CATALOGUE, *areas])}")
+            raise SelectionError(f"no law matches {glob!r}{_meant(glob, [*known, *areas])}")
         chosen.update(matching)
-    return tuple(law for law in CATALOGUE.values() if law.id in chosen)
+    return tuple(law for law in known.values() if law.id in chosen)
+
+
+def _meant(glob: str, known: list[str]) -> str:
+    """What to do instead, behind the message that no law matches."""
+    on_device = [law for law in DEVICE_LAWS.values() if law.id not in known]
+    if any(glob == law.area or fnmatchcase(law.id, glob) for law in on_device):
+        return f": it is about real memory, which {HOW_TO_RUN} checks"
+    return near(glob, known)
 
 
 def find_pairs(globs: str = "*", kinds: str | None = None) -> tuple[Pair, ...]:

@@ -70,7 +70,7 @@ def find_profile(name: str) -> Profile:
 
 def find_engines(names: str) -> tuple[str, ...]:
     """The engines named, separated by commas; ends the command for an unknown one."""
-    from kvconform.conformance.worker import ENGINES
+    from kvconform.conformance.examination import ENGINES
 
     engines = tuple(name.strip() for name in names.split(","))
     for name in engines:
@@ -94,15 +94,16 @@ def run_laws(
     seed: int,
     jobs: int | None,
     fail_on: tuple[str, ...],
-) -> Report:
+) -> tuple[Report, float]:
     """Run pairs of law and kind on an implementation, with what is seen of it on standard error.
 
-    `laws`, `kinds` and `shard` are what the pairs were selected by. Ends the command when the
+    The report, and the seconds that the laws took: they differ from run to run and are no part of
+    it. `laws`, `kinds` and `shard` are what the pairs were selected by. Ends the command when the
     implementation cannot be opened.
     """
+    from kvconform.conformance.messages import Job
     from kvconform.conformance.report.document import Report, exit_code
     from kvconform.conformance.running import run
-    from kvconform.conformance.worker import Job
 
     job = Job(
         implementation=prepare_address(address, imports=imports, python=python),
@@ -118,7 +119,7 @@ def run_laws(
     if done.trouble:
         complain(done.trouble)
     complete = len(done.results) == len(pairs)
-    return Report(
+    report = Report(
         kvconform=find_version(),
         implementation=done.subject,
         seed=seed,
@@ -131,7 +132,9 @@ def run_laws(
         shard=shard,
         selected=len(pairs),
         results=done.results,
+        questions=done.questions,
         stderr=done.stderr,
         complete=complete,
         exit=exit_code(done.results, fail_on=fail_on, complete=complete),
     )
+    return report, done.seconds

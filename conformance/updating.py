@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import msgspec
 import tomlkit
-from kvconform.conformance.expectations import Expectations, Judgement
+from kvconform.conformance.expectations import Expectations, Judgement, is_listable
+from kvconform.conformance.report.document import Result
 
 UNEXPLAINED = "not explained yet"
 """The reason of an entry that no person has looked at."""
@@ -57,19 +58,19 @@ def update(text: str, listed: Expectations, judgement: Judgement) -> Update:
     changes = _changes(listed, judgement)
     for index, (known, standing) in enumerate(zip(listed.entries, judgement.standing, strict=True)):
         staying = tuple(kind for kind, how in standing.items() if how in ("met", "unasked", "other"))
-        now = [(staying, known.message)] if staying else []
-        now += [(tuple(kinds), message) for (of, message), kinds in changes.items() if of == index]
+        now = [(staying, known.message, known.crash)] if staying else []
+        now += [(tuple(kinds), says, crash) for (of, says, crash), kinds in changes.items() if of == index]
         removed += not now
-        for number, (kinds, message) in enumerate(now):
+        for number, (kinds, message, crash) in enumerate(now):
             body = written[index].body
-            if (kinds, message) != (known.patterns(), known.message):
-                body = _rewrite(body, kinds, message)
+            if (kinds, message, crash) != (known.patterns(), known.message, known.crash):
+                body = _rewrite(body, kinds, message, crash)
                 changed += number == 0
             added += number > 0
             above = "\n" if number else written[index].above
             pieces.append(f"{above}{written[index].heading}{body}")
-    for (law, message), named in _unlisted(judgement).items():
-        body = _rewrite(f'law = "{law}"\nkind = ""\n', tuple(named), message)
+    for (law, message, crash), named in _unlisted(judgement).items():
+        body = _rewrite(f'law = "{law}"\nkind = ""\n', tuple(named), message, crash)
         pieces.append(f'\n[[expected]]\n{body}reason = "{UNEXPLAINED}"\n')
         added += 1
     return Update("".join(pieces), added, changed, removed)
@@ -117,9 +118,13 @@ def _above(lines: Sequence[str], start: int, end: int) -> list[str]:
     return list(lines[first:end])
 
 
-def _rewrite(body: str, kinds: tuple[str, ...], message: str) -> str:
+def _rewrite(body: str, kinds: tuple[str, ...], message: str, crash: bool) -> str:
     fields = tomlkit.parse(body)
     fields["message"] = message
+    if crash:
+        fields["crash"] = True
+    elif fields.get("crash"):
+        del fields["crash"]
     if kinds == ("*",):
         fields.pop("kind", None)
     elif len(kinds) == 1:
@@ -131,27 +136,31 @@ def _rewrite(body: str, kinds: tuple[str, ...], message: str) -> str:
     return tomlkit.dumps(fields)
 
 
-def _changes(listed: Expectations, judgement: Judgement) -> dict[tuple[int, str], list[str]]:
-    """The kinds whose message changed, by the entry that goes on with them and the new message."""
-    found: dict[tuple[int, str], list[str]] = {}
-    for law, kind, message in _told(judgement, "changed"):
+def _changes(listed: Expectations, judgement: Judgement) -> dict[tuple[int, str, bool], list[str]]:
+    """The kinds whose message changed, by the entry that goes on with them and what they say now."""
+    found: dict[tuple[int, str, bool], list[str]] = {}
+    for result in _told(judgement, "changed"):
         for index, standing in enumerate(judgement.standing):
-            if listed.entries[index].covers(law, kind) and "other" not in standing.values():
-                found.setdefault((index, stable_part(message)), []).append(kind)
+            if listed.entries[index].covers(result.law, result.kind) and "other" not in standing.values():
+                found.setdefault((index, *_said(result)), []).append(result.kind)
                 break
     return found
 
 
-def _unlisted(judgement: Judgement) -> dict[tuple[str, str], list[str]]:
-    found: dict[tuple[str, str], list[str]] = {}
-    for law, kind, message in _told(judgement, "unlisted"):
-        found.setdefault((law, stable_part(message)), []).append(kind)
+def _unlisted(judgement: Judgement) -> dict[tuple[str, str, bool], list[str]]:
+    found: dict[tuple[str, str, bool], list[str]] = {}
+    for result in _told(judgement, "unlisted", "crash"):
+        found.setdefault((result.law, *_said(result)), []).append(result.kind)
     return found
 
 
-def _told(judgement: Judgement, fault: str) -> Iterator[tuple[str, str, str]]:
-    """Law, kind and message of each violation that was found at fault so."""
-    faulty = {(found.law, found.kind) for found in judgement.findings if found.fault == fault}
+def _said(result: Result) -> tuple[str, bool]:
+    return stable_part(result.message), result.crashed
+
+
+def _told(judgement: Judgement, *faults: str) -> Iterator[Result]:
+    """Each violation or crash that was found at one of these faults."""
+    faulty = {(found.law, found.kind) for found in judgement.findings if found.fault in faults}
     for result in judgement.results:
-        if result.verdict == "violated" and (result.law, result.kind) in faulty:
-            yield result.law, result.kind, result.message
+        if is_listable(result) and (result.law, result.kind) in faulty:
+            yield result

@@ -157,6 +157,42 @@ def test_what_fell_over_says_nothing_of_the_list(verdict: str) -> None:
     assert judgement.standing == ({"mla_attention": "unasked"},)
 
 
+def crash(kind: str = "mla_attention", **more: object) -> Result:
+    return aligned("broken", kind, **{"message": "KeyError: 'page'", "crashed": True, **more})
+
+
+def test_a_listed_crash_is_expected_and_keeps_its_message() -> None:
+    judgement = judged(entry(kind="mla_attention", message="KeyError", crash=True), crash())
+    assert [(one.verdict, one.message) for one in judgement.results] == [("expected", "KeyError: 'page'")]
+    assert judgement.findings == ()
+    # What another list once excused is broken again.
+    assert judged("", *judgement.results).results[0].verdict == "broken"
+
+
+@pytest.mark.parametrize(
+    ("text", "result", "fault"),
+    [
+        ("", crash(), "crash"),
+        ("", crash(severity="economy"), "crash"),
+        (entry(kind="mla_attention", message="KeyError"), crash(), "changed"),
+        (entry(kind="mla_attention", message="IndexError", crash=True), crash(), "changed"),
+        (entry(kind="mla_attention", crash=True), aligned(), "changed"),
+        (entry(kind="mla_attention", message="KeyError", crash=True), aligned("held"), "holds"),
+    ],
+)
+def test_only_the_crash_that_is_listed_is_excused(text: str, result: Result, fault: str) -> None:
+    judgement = judged(text, result)
+    assert judgement.results[0].verdict == result.verdict
+    assert faults(judgement) == [fault]
+
+
+def test_what_broke_otherwise_cannot_be_listed() -> None:
+    broken = crash(crashed=False)
+    judgement = judged(entry(kind="mla_attention", message="KeyError", crash=True), broken)
+    assert judgement.results == (broken,)
+    assert judgement.standing == ({"mla_attention": "unasked"},)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -304,6 +340,19 @@ def test_the_entry_of_another_release_is_not_the_one_that_changes() -> None:
     assert updated(text, result) == other + entry(kind="mla_attention", message="refuses it")
 
 
+def test_crashes_are_added_and_an_entry_becomes_one_or_stops_being_one() -> None:
+    assert updated("", crash()).endswith(
+        '[[expected]]\nlaw = "page/aligned"\nkind = "mla_attention"\nmessage = "KeyError: \'page"\n'
+        f'crash = true\nreason = "{UNEXPLAINED}"\n'
+    )
+    wrong = entry(kind="mla_attention", issue="#1")
+    crashing = updated(wrong, crash())
+    (new,) = parse_expectations(crashing, "known.toml").entries
+    assert (new.crash, new.message, new.issue) == (True, "KeyError: 'page", "#1")
+    (old,) = parse_expectations(updated(crashing, aligned()), "known.toml").entries
+    assert (old.crash, old.message, old.issue) == (False, "wanted a multiple of", "#1")
+
+
 def test_entries_about_what_was_not_judged_are_kept() -> None:
     text = entry(release=">=9") + entry(law="page/positive", kind="mamba")
     broken = make_result("page/positive", "mamba", "broken")
@@ -365,15 +414,44 @@ def test_a_run_that_differs_says_so_line_by_line_and_ends_with_1(tmp_path: Path)
         assert f"\n{line}" in ended.stdout
 
 
+SMALL = """
+from kvconform.reference.plain import Plain
+
+
+class Small(Plain):
+    def kinds(self):
+        return ("full_attention",)
+
+    def operations(self):
+        return frozenset({"page_size_bytes", "unpadded_page_size_bytes", "real_page_size_bytes"})
+
+    def page_size_bytes(self, spec):
+        return super().page_size_bytes(spec) - (spec.page_size_padded is not None)
+
+    def real_page_size_bytes(self, spec):
+        return {}["real"]
+"""
+
+
 def test_a_list_is_begun_and_then_conformed_to(tmp_path: Path) -> None:
-    run = ("run", "python:faulty:Smaller", "--examples", "2", "--expect", "known.toml")
+    (tmp_path / "small.py").write_text(SMALL)
+    run = ("run", "python:small:Small", "--expect", "known.toml")
     begun = kvconform(*run, "--update", cwd=tmp_path)
     assert begun.returncode == 0, begun.stdout
     assert "kvconform: known.toml: entries added" in begun.stderr
     entries = tomllib.loads((tmp_path / "known.toml").read_text())["expected"]
-    assert "page/padding-is-exact" in {one["law"] for one in entries}
+    assert {(one["law"], one.get("crash", False)) for one in entries} >= {
+        ("page/padding-is-exact", False),
+        ("page/real-is-unpadded", True),
+    }
     assert {one["reason"] for one in entries} == {UNEXPLAINED}
-    assert kvconform(*run, cwd=tmp_path).returncode == 0
+    again = kvconform(*run, cwd=tmp_path)
+    assert again.returncode == 0, again.stdout
+    assert "crashes: KeyError: 'real'" in again.stdout
+    (tmp_path / "none.toml").touch()
+    unlisted = kvconform("run", "python:small:Small", "--expect", "none.toml", cwd=tmp_path)
+    assert unlisted.returncode == 4
+    assert "\nunlisted crash: page/real-is-unpadded full_attention: KeyError: 'real'" in unlisted.stdout
 
 
 @pytest.mark.parametrize(
@@ -390,6 +468,8 @@ def test_a_list_is_begun_and_then_conformed_to(tmp_path: Path) -> None:
         (["--expect", "good.toml", "--update", "--laws", "page/*"], "--update wants a whole run"),
         (["--expect", "good.toml", "--update", "--kinds", "mamba"], "--update wants a whole run"),
         (["--expect", "good.toml", "--update", "--shard", "1/2"], "--update wants a whole run"),
+        (["--expect", "good.toml", "--update", "--profile", "quick"], "8 examples are fewer than the 120"),
+        (["--expect", "good.toml", "--update", "--examples", "119"], "119 examples are fewer than the 120"),
     ],
 )
 def test_bad_lists_and_partial_updates_are_one_line_and_2(

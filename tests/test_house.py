@@ -64,10 +64,16 @@ def test_an_upward_import_is_seen(tmp_path: Path) -> None:
 
 
 def test_vllm_adapters_stand_alone() -> None:
-    for name in ("vllm.py", "vllm_planner.py"):
-        path = ROOT / "conformance" / "adapters" / name
-        others = {module for module in imported(path) if module.startswith("kvconform")}
-        assert others <= {"kvconform.conformance.adapters"}, f"{name} imports {others}"
+    package = "kvconform.conformance.adapters"
+    folder = ROOT / "conformance" / "adapters"
+    asking = {path.stem for path in folder.glob("vllm*.py")} - {"vllm_implementation"}
+    assert {"vllm", "vllm_planner", "vllm_process"} < asking
+    for name in asking:
+        path = folder / f"{name}.py"
+        others = {
+            module for module in imported(path) if module.partition(".")[0] not in sys.stdlib_module_names
+        }
+        assert others <= {f"{package}.{other}" for other in asking}, f"{name} imports {others}"
 
 
 def test_help_loads_nothing_heavy() -> None:

@@ -8,6 +8,7 @@ import pytest
 from commands import kvconform
 from kvconform.conformance.matrix import exit_code_of, name_columns, tabulate
 from kvconform.conformance.report.document import encode
+from msgspec import structs
 from reports import make_full_report, make_report, make_result
 
 FEW = (
@@ -35,6 +36,9 @@ def test_a_cell_is_the_worst_verdict_and_on_how_many_kinds() -> None:
 def test_columns_of_one_name_are_numbered() -> None:
     reports = [make_report(address=address) for address in ("a", "a", "b", "a")]
     assert name_columns(reports) == ["a", "a #2", "b", "a #3"]
+    subject = structs.replace(reports[0].implementation, options=("--import", "x"))
+    patched = structs.replace(reports[0], implementation=subject)
+    assert name_columns([*reports, patched])[-1] == "a --import x"
 
 
 @pytest.mark.parametrize(
@@ -70,9 +74,23 @@ def test_what_falls_over_when_it_is_opened_does_not_cost_the_others(tmp_path: Pa
     assert "reference: conforms" in ended.stdout
 
 
+def test_a_plugin_is_imported_before_each_that_is_run(tmp_path: Path) -> None:
+    (tmp_path / "plugin.py").write_text(
+        "from kvconform.reference.plain import Plain\nPlain.page_size_bytes = lambda self, spec: 0\n"
+    )
+    (tmp_path / "r.json").write_bytes(encode(make_report()))
+    ended = kvconform("matrix", "reference", "r.json", *FEW, "--import", "plugin", cwd=tmp_path)
+    assert ended.returncode == 1, ended.stderr
+    assert "reference --import plugin: does not conform" in ended.stdout
+    assert "\nvllm==1.2: conforms" in ended.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
+        (["reference", "--python", "python3"], "reference: --python is for vllm, vllm==VERSION and vllm@DIR"),
+        (["reference", "--import", "a-b"], "--import a-b: not the name of a module"),
+        (["r.json", "--import", "plugin"], "--import and --python go with implementations that are run"),
         (["nosuch"], "unknown implementation 'nosuch'"),
         (["reference", "none.json"], "none.json: cannot be read"),
         (["reference", "--laws", "x"], "no law matches 'x'"),

@@ -158,6 +158,21 @@ def test_what_cannot_be_asked_is_skipped_and_what_breaks_is_an_error(tmp_path: P
     assert "checking.py" not in ended.stdout
 
 
+def test_a_listed_crash_is_an_expected_failure_and_another_an_error(tmp_path: Path) -> None:
+    listed = '[[expected]]\nlaw = "page/real-is-unpadded"\ncrash = true\nmessage = "{}"\n'
+    chosen = ("-k", "real-is-unpadded and rswa", "-rx", "--kv-expect", "known.toml")
+    (tmp_path / "known.toml").write_text(listed.format("KeyError"))
+    ended = run(*chosen, cwd=tmp_path, implementation="python:faulty:Raising")
+    assert ended.returncode == 0, ended.stdout
+    assert counts(ended.stdout)["xfailed"] == 1
+    assert "expected: crashes: KeyError: 'page'" in ended.stdout
+    (tmp_path / "known.toml").write_text(listed.format("IndexError"))
+    ended = run(*chosen, cwd=tmp_path, implementation="python:faulty:Raising")
+    assert ended.returncode == 1
+    assert counts(ended.stdout)["error"] == 1
+    assert "changed message: page/real-is-unpadded rswa: wanted a crash with 'IndexError'" in ended.stdout
+
+
 def test_severities_that_do_not_count_are_reported_only(tmp_path: Path) -> None:
     ended = run("-k", "padding-is-exact and mamba", "-rx", "--kv-fail-on", "safety", cwd=tmp_path)
     assert ended.returncode == 0

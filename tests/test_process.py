@@ -15,11 +15,11 @@ from commands import TESTS, kvconform
 from kvconform.conformance import process as process_module
 from kvconform.conformance.cases import Case
 from kvconform.conformance.implementations import AddressError, prepare
+from kvconform.conformance.messages import Job
 from kvconform.conformance.process import BrokenExchange, Fell, ProcessImplementation
 from kvconform.conformance.report.document import Result
 from kvconform.conformance.running import OpeningError, Run, replay, run
 from kvconform.conformance.selection import find_pairs
-from kvconform.conformance.worker import Job
 from kvconform.properties.sampling import TooSlow, time_limit
 from kvconform.reference.interface import Refused, Unsupported
 from kvconform.reference.specs import FullAttention, Mamba, SlidingWindow
@@ -40,8 +40,8 @@ def job(mode: str, *more: str) -> Job:
     return Job(implementation=prepare(address(mode, *more)), examples=10, seconds_per_run=1.0)
 
 
-def run_some(mode: str, *more: str) -> Run:
-    return run(job(mode, *more), find_pairs(LAWS, KINDS), jobs=1)
+def run_some(mode: str, *more: str, jobs: int = 1) -> Run:
+    return run(job(mode, *more), find_pairs(LAWS, KINDS), jobs=jobs)
 
 
 def verdicts(done: Run) -> dict[tuple[str, str], str]:
@@ -90,6 +90,7 @@ def test_what_breaks_an_exchange_costs_its_law_and_is_named(mode: str) -> None:
     assert result.asked[-1].operation == "real_page_size_bytes"
     assert result.asked[-1].answer == "no answer"
     assert result.asked[-1].location == "misbehaving.py:1"
+    assert not result.crashed
     if mode == "dies":
         again = replay(job(mode), Case(result.law, result.kind, result.case)).results[0]
         assert (again.verdict, again.case) == ("broken", result.case)
@@ -103,7 +104,7 @@ def test_an_answer_too_many_is_met_by_the_next_question() -> None:
 
 
 FALLS = {
-    "float": "real_page_size_bytes: wanted an integer, got ",
+    "float": "Malformed: real_page_size_bytes: wanted an integer, got ",
     "beyond": "wanted integers beyond 2^53 as decimal strings, got the number 9007199254740993",
     "null": "real_page_size_bytes: wanted an integer, got None",
     "error": "Fell: ZeroDivisionError: by zero",
@@ -117,6 +118,16 @@ def test_an_error_or_an_answer_of_another_type_is_broken_and_made_small(mode: st
     result = broken(done)
     assert FALLS[mode] in result.message
     assert result.case["spec.block_size"] == 1
+    # What an adapter garbles says nothing of the implementation behind it.
+    assert result.crashed == (mode == "error")
+
+
+def test_questions_are_counted_alike_on_any_number_of_workers() -> None:
+    done = run_some("right")
+    # Each run of a law asks at least once.
+    assert done.questions >= sum(result.examples for result in done.results) > 0
+    assert run_some("right", jobs=2).questions == done.questions
+    assert done.seconds > 0
 
 
 def test_refusals_and_lacks_are_answers() -> None:
@@ -141,12 +152,12 @@ def test_one_death_is_one_broken_law(tmp_path: Path) -> None:
 STARTS = {
     "start_version": "start: it speaks protocol 2, and kvconform 1",
     "start_error": "start: it cannot begin: no licence",
-    "start_kind": "start: unknown kind 'full_atention'",
-    "start_operation": "start: unknown operation 'page_size_byte'",
+    "start_kind": "start: unknown kind 'full_atention' (did you mean full_attention?)",
+    "start_operation": "start: unknown operation 'page_size_byte' (did you mean page_size_bytes?)",
     "start_field": "start: full_attention has no field 'width'",
     "start_lacking": "start: full_attention lacks the field 'num_kv_heads', which every one has",
     "start_more": "start: no capabilities: Object contains unknown field `more`",
-    "start_dies": "start: the process ended with exit status 3",
+    "start_dies": "start: the process ended with exit status 3: last words",
 }
 
 
@@ -248,14 +259,16 @@ def test_a_process_is_told_to_stop_when_a_run_ends(tmp_path: Path) -> None:
     assert (tmp_path / "saved").exists()
 
 
-def test_a_run_leaves_no_process_behind() -> None:
+def test_a_run_leaves_no_process_behind(tmp_path: Path) -> None:
+    # By this argument they are told from those of tests that run beside this one.
+    mark = str(tmp_path / "mark")
     for mode in ("right", "closes_output"):
-        run_some(mode)
+        assert len(run_some(mode, mark).results) == 6
     time.sleep(0.1)
     left = [
         entry
         for entry in Path("/proc").iterdir()
-        if entry.name.isdecimal() and str(SCRIPT).encode() in _command_line(entry)
+        if entry.name.isdecimal() and mark.encode() in _command_line(entry)
     ]
     for entry in left:
         os.kill(int(entry.name), signal.SIGKILL)

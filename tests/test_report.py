@@ -13,6 +13,7 @@ import pytest
 from kvconform.conformance.report.document import (
     Asked,
     Destination,
+    Known,
     Report,
     Result,
     Subject,
@@ -79,12 +80,13 @@ def test_the_document_has_the_fields_of_its_format() -> None:
         "name": "vllm==0.28.0",
         "version": "0.28.0",
         "options": [],
+        "revisions": [],
     }
     assert (written["complete"], written["exit"], written["seed"]) == (True, 1, 7)
     (only,) = written["results"]
     assert list(only) == [
         *("law", "kind", "severity", "verdict", "engines", "examples"),
-        *("domain", "message", "case", "reproduce", "asked", "script", "known"),
+        *("domain", "message", "case", "reproduce", "asked", "script", "known", "crashed"),
     ]
     assert only["case"] == {"spec.block_size": 1 << 70, "x": None}
 
@@ -168,9 +170,9 @@ VIOLATED = result(
 )
 
 
-def shown(report: Report, width: int = 80) -> str:
-    console = Console(file=io.StringIO(), width=width, highlight=False, markup=False)
-    show_report(console, report)
+def shown(report: Report, width: int = 80, *, terminal: bool = False, seconds: float = 0.0) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False, markup=False, force_terminal=terminal)
+    show_report(console, report, seconds)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -267,6 +269,26 @@ def test_what_was_printed_is_shown_with_what_broke() -> None:
     assert "standard error:\n    Fatal: [bold]no[/bold]" in "\n".join(
         line.rstrip() for line in text.splitlines()
     )
+
+
+def test_questions_are_counted_and_their_pace_is_for_terminals_only() -> None:
+    asked = msgspec.structs.replace(report(result("held")), questions=12_345)
+    pace = "12,345 questions in 2.0 s: 6,172 a second"
+    assert "; 12,345 questions asked; exit 0" in " ".join(shown(asked, seconds=2.0).split())
+    assert "a second" not in shown(asked, seconds=2.0)
+    assert pace in shown(asked, seconds=2.0, terminal=True)
+    # One that was read from a file took no time, and where the code runs here nobody is asked.
+    assert "a second" not in shown(asked, terminal=True)
+    assert "question" not in shown(report(result("held")), seconds=2.0, terminal=True)
+
+
+def test_a_known_crash_is_told_as_one() -> None:
+    known = Known(issue="#7")
+    crash = result("expected", message="KeyError: 'page'", crashed=True, known=known)
+    text = shown(report(crash))
+    assert "expected: violated or crashing, and known to be" in text
+    assert "crashes: KeyError: 'page'; #7" in " ".join(text.split())
+    assert "crash" not in shown(report(result("expected", known=known)))
 
 
 def test_an_incomplete_run_says_so() -> None:

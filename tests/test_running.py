@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+from pathlib import Path
 
 import pytest
 from commands import TESTS
-from kvconform.conformance import running
+from kvconform.conformance import recording, running
 from kvconform.conformance.cases import BadCase, Case
 from kvconform.conformance.implementations import AddressError, prepare
+from kvconform.conformance.messages import Job
 from kvconform.conformance.report.document import Result
 from kvconform.conformance.running import OpeningError, Run, replay, run
 from kvconform.conformance.selection import SelectionError, find_laws, find_pairs, find_severities
-from kvconform.conformance.worker import Job
 
 LAWS = "page/positive,page/real-is-unpadded,resize/same-is-identity"
 KINDS = "full_attention,mla_attention"
@@ -93,6 +95,35 @@ def test_what_breaks_costs_its_own_law_only(name: str, message: str, answer: str
     assert broken.reproduce.startswith(f"kvconform replay python:faulty:{name} ")
     again = replay(job(name), Case(broken.law, broken.kind, broken.case)).results[0]
     assert (again.verdict, again.message, again.case) == ("broken", message, broken.case)
+    # Only an exception over a question is the implementation's own, for certain.
+    assert broken.crashed == again.crashed == (name == "Raising")
+
+
+def test_an_exception_of_the_law_or_of_a_wrong_signature_is_no_crash_of_the_implementation() -> None:
+    for name in ("Misshapen", "Wordy"):
+        result = the_first(run_some(name), "broken")
+        assert result.law == BREAKING
+        assert result.message.startswith("TypeError: ")
+        assert not result.crashed
+
+
+@pytest.mark.parametrize(
+    ("file", "crash"),
+    [
+        ("/elsewhere/spec.py", True),
+        (recording.QUESTION, False),
+        (str(Path(recording.__file__).parent / "adapters" / "vllm.py"), False),
+    ],
+)
+def test_what_an_adapter_asks_wrongly_is_no_crash_of_the_implementation(file: str, crash: bool) -> None:
+    adapter = Path(recording.__file__).parent / "adapters" / "vllm.py"
+    assert f'"{recording.QUESTION}", "eval"' in adapter.read_text(encoding="utf-8")
+    with pytest.raises(TypeError) as raised:
+        exec(compile("len(1)", file, "exec"))
+    asked = [recording.Call("construct", {}), recording.Call("page_size_bytes", {}, raised.value)]
+    assert recording.is_crash(raised.value, asked) == crash
+    assert not recording.is_crash(raised.value, asked[:1])
+    assert not recording.is_crash(raised.value, [])
 
 
 def test_a_hang_that_cannot_be_interrupted_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,6 +191,19 @@ def test_an_implementation_that_cannot_say_what_it_has_is_broken() -> None:
     done = run_some("Unreadable")
     assert {result.message for result in done.results} == {"LookupError: kinds"}
     assert {result.verdict for result in done.results} == {"broken"}
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("Nameless", "Nameless does not define kinds, fields, operations"),
+        ("Misspelt", "unknown operation 'page_size_byte' (did you mean page_size_bytes?)"),
+        ("Widthless", "full_attention lacks the field 'head_size', which every one has"),
+    ],
+)
+def test_what_an_implementation_says_it_has_must_be_there_to_have(name: str, why: str) -> None:
+    with pytest.raises(AddressError, match=re.escape(f"python:faulty:{name}: {why}")):
+        run_some(name)
 
 
 def test_a_violation_carries_all_that_a_report_needs() -> None:

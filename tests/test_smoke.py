@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 import shlex
 import subprocess
 import sys
@@ -9,6 +11,11 @@ from pathlib import Path
 
 import pytest
 from commands import TESTS, kvconform
+from kvconform.conformance.process import BrokenExchange
+from kvconform.conformance.report.smoke import show_findings
+from kvconform.conformance.smoke import Findings
+from kvconform.reference.specs import KINDS
+from rich.console import Console
 
 SCRIPT = TESTS / "misbehaving.py"
 
@@ -105,10 +112,32 @@ def test_bad_input_is_one_line(arguments: tuple[str, ...], message: str, tmp_pat
     assert ended.stderr.count("\n") == 1
 
 
-def test_the_operations_are_listed(tmp_path: Path) -> None:
+def test_what_an_adapter_is_asked_is_listed(tmp_path: Path) -> None:
     ended = kvconform("protocol", cwd=tmp_path)
     assert "copy_with_new_block_size(spec: Spec, block_size: int) -> Spec" in ended.stdout
+    _, kinds, deployment = re.split(r"\n\n.*\n", ended.stdout)
+    listed = " ".join(kinds.split())
+    for kind in KINDS:
+        assert f"{kind}: " in listed
+    assert "sliding_window: block_size, num_kv_heads, head_size, dtype, [head_size_v]," in listed
+    assert "max_model_len, max_num_batched_tokens," in " ".join(deployment.split())
+    assert "in_flight_tokens" in deployment
     assert ended.returncode == 0
+
+
+def test_an_answer_that_does_not_arrive_may_not_have_been_flushed() -> None:
+    silent = BrokenExchange("start", "no answer within 120 s", '{"command":"start"}', "", "")
+    hint = "An answer that is written but not flushed does not arrive."
+    assert hint in shown(Findings(broken=silent))
+    heard = BrokenExchange("start", "no answer within 120 s", '{"command":"start"}', "half a li", "")
+    assert hint not in shown(Findings(broken=heard))
+
+
+def shown(found: Findings) -> str:
+    console = Console(file=io.StringIO(), width=100)
+    show_findings(console, "process:x", found)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
 def falling() -> object:

@@ -20,6 +20,7 @@ VERDICTS = ("broken", "violated", "inconclusive", "expected", "unsupported", "he
 
 FAULTS = {
     "unlisted": "unlisted violation",
+    "crash": "unlisted crash",
     "changed": "changed message",
     "holds": "listed law holds",
     "expired": "expired entry",
@@ -80,7 +81,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     `message` says got and wanted, what is missing, or what went wrong; `case` holds the draws of
     the failing run; `domain` is the range of inputs that a proof covers; `script` shows the case
     without kvconform where the implementation can write that; `known` is what is known of an
-    expected violation.
+    expected violation. `crashed` says that the implementation itself raised an exception over a
+    question, and over the same one again.
     """
 
     law: str
@@ -96,15 +98,20 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     asked: tuple[Asked, ...] = ()
     script: str = ""
     known: Known | None = None
+    crashed: bool = False
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """The implementation that was run; `options` are what went with its address."""
+    """The implementation that was run.
+
+    `options` are what went with its address, `revisions` the earlier formulas that it declares.
+    """
 
     address: str
     name: str
     version: str
     options: tuple[str, ...] = ()
+    revisions: tuple[str, ...] = ()
 
 
 class Shard(msgspec.Struct, frozen=True):
@@ -120,7 +127,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     `laws` and `kinds` are what was selected, empty for every kind, and `shard` the part of it
     that was run; `selected` counts the pairs of law and kind that were to be judged, and
     `complete` says that each has its result. `stderr` holds what was printed during broken laws,
-    by ``law kind``. `expectations` is the list that the run was held against, if any, and
+    by ``law kind``. `questions` counts what was asked of another process: 0 where the code runs in
+    kvconform's own. `expectations` is the list that the run was held against, if any, and
     `findings` are where they disagree.
     """
 
@@ -137,6 +145,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     shard: Shard | None = None
     selected: int
     results: tuple[Result, ...]
+    questions: int = 0
     stderr: dict[str, str] = {}
     expectations: str = ""
     findings: tuple[Finding, ...] = ()

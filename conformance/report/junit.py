@@ -8,6 +8,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from kvconform.conformance.report.document import Report, Result
 from kvconform.conformance.report.words import (
     clean,
+    describe_expected,
     describe_result,
     describe_subject,
     find_sentence,
@@ -65,7 +66,7 @@ def _add_result(suite: Element, result: Result, report: Report) -> None:
     if result.verdict == "broken":
         _add(case, "error", "broken", result.message, text)
     elif result.verdict in SKIPPED:
-        why = result.known.describe() if result.known else result.message
+        why = describe_expected(result) if result.known else result.message
         _add(case, "skipped", result.verdict, f"{result.verdict}: {why}" if why else result.verdict)
     elif result.verdict in ("violated", "inconclusive"):
         if result.severity in report.fail_on:

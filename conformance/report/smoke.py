@@ -1,9 +1,13 @@
-"""A smoke check and the operations of the protocol as a person reads them."""
+"""A smoke check, and what an adapter is asked, as a person reads them."""
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from kvconform.conformance.smoke import Findings
+from kvconform.reference.deployment import Deployment
 from kvconform.reference.interface import OPERATIONS, Implementation
+from kvconform.reference.specs import KINDS, defaults, field_names
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
@@ -24,6 +28,8 @@ def show_findings(console: Console, address: str, found: Findings) -> None:
         console.print(Text(f"BROKEN  {broken.command}: {broken.why}", style="bold red"), soft_wrap=True)
         console.print(Text(f"  sent: {broken.sent}"), soft_wrap=True)
         console.print(Text(f"  got:  {broken.got or 'nothing'}"), soft_wrap=True)
+        if broken.why.startswith("no answer") and not broken.got:
+            console.print("  An answer that is written but not flushed does not arrive.")
         if broken.last_words.strip():
             console.print(Text("  standard error:"))
             for line in broken.last_words.strip().splitlines()[-12:]:
@@ -36,8 +42,20 @@ def show_findings(console: Console, address: str, found: Findings) -> None:
     console.print(Text(f"{address}: {ending}"), soft_wrap=True)
 
 
-def show_operations(console: Console) -> None:
-    """Print every operation: its arguments, its answer, and what it is."""
+def show_protocol(console: Console) -> None:
+    """Print every operation with its arguments, its answer and what it is; then what they speak of."""
+    _show_operations(console)
+    console.print("\nKinds of spec, with their fields; each has those without brackets")
+    for kind in KINDS:
+        usual = defaults(kind)
+        named = ", ".join(f"[{name}]" if name in usual else name for name in field_names(kind))
+        console.print(Padding(Text.assemble((kind, "bold"), f": {named}"), INDENT))
+    console.print("\nA deployment, whose values are all there each time")
+    named = ", ".join(field.name for field in fields(Deployment))
+    console.print(Padding(Text(f"{named}, in_flight_tokens"), INDENT))
+
+
+def _show_operations(console: Console) -> None:
     for operation in OPERATIONS:
         method = getattr(Implementation, operation)
         types = dict(method.__annotations__)

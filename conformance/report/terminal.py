@@ -12,6 +12,7 @@ from kvconform.conformance.report.words import (
     describe_case,
     describe_exit,
     describe_known,
+    describe_pace,
     describe_subject,
     find_failures,
     find_law,
@@ -41,8 +42,8 @@ LAST_ASKED = 6
 INDENT = (0, 0, 0, 2)
 
 
-def show_report(console: Console, report: Report) -> None:
-    """Print a run."""
+def show_report(console: Console, report: Report, seconds: float = 0.0) -> None:
+    """Print a run that took so long: what is measured goes to a terminal only, never into a file."""
     failures = find_failures(report)
     for (verdict, _), group in groupby(failures, key=lambda result: (result.verdict, result.law)):
         first, *others = group
@@ -57,6 +58,9 @@ def show_report(console: Console, report: Report) -> None:
     _show_held(console, report.results)
     _show_findings(console, report)
     _show_summary(console, report)
+    pace = describe_pace(report, seconds)
+    if pace and console.is_terminal:
+        console.print(Text(pace))
 
 
 def show_result(console: Console, result: Result, stderr: str = "") -> None:
@@ -123,7 +127,9 @@ def _show_expected(console: Console, report: Report) -> None:
     known = describe_known(report)
     if not known:
         return
-    table = Table(box=None, title="expected: violated, and known to be", title_justify="left", pad_edge=False)
+    crashing = any(result.crashed for result in report.results if result.verdict == "expected")
+    title = f"expected: violated{' or crashing' if crashing else ''}, and known to be"
+    table = Table(box=None, title=title, title_justify="left", pad_edge=False)
     table.add_column("law", no_wrap=True)
     table.add_column("kinds")
     table.add_column("known")
@@ -190,6 +196,9 @@ def _listed(id: str, kinds: Sequence[str]) -> str:
     about = () if law is None else law.kinds
     if list(kinds) == [NO_KIND]:
         return ""
+    if not set(kinds) <= set(about):
+        # Codecs, on a device.
+        return ", ".join(kinds)
     if len(kinds) == len(about) and len(kinds) > 2:
         return f"all {len(kinds)}"
     if len(kinds) <= 3 or not about:

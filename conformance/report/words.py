@@ -11,9 +11,14 @@ from collections.abc import Mapping, Sequence
 from kvconform.conformance.exits import BROKEN, CONFORMS, INCOMPLETE, VIOLATED
 from kvconform.conformance.report.document import VERDICTS, Asked, Report, Result, Subject
 from kvconform.properties.law import CATALOGUE, NO_KIND, Law
+from kvconform.properties.laws.device import DEVICE_LAWS, DeviceLaw
+from kvconform.reference.revisions import describe
 
 FAILURES = ("broken", "violated", "inconclusive")
 """Verdicts that are shown whole."""
+
+ON_DEVICE = "device"
+"""The engine of a run on real memory."""
 
 SHORT_CASE = 10
 """Draws up to which a case is shown whole; a longer one without what is absent, false or zero."""
@@ -48,7 +53,20 @@ def describe_amount(report: Report) -> str:
     if report.shard is not None:
         done = f"shard {report.shard.number} of {report.shard.of}: {counted} accounted for"
     amount = f"profile {report.profile}, {report.examples} examples, seed {report.seed}"
+    if report.engines == (ON_DEVICE,):
+        amount = f"{report.examples} examples"
+    if report.implementation.revisions:
+        amount += f"; formulas of {describe(report.implementation.revisions)}"
+    if report.questions:
+        amount += f"; {report.questions:,} questions asked"
     return f"{done}; {amount}; exit {report.exit}"
+
+
+def describe_pace(report: Report, seconds: float) -> str:
+    """How fast another process was asked; empty where none was."""
+    if not report.questions or not seconds:
+        return ""
+    return f"{report.questions:,} questions in {seconds:.1f} s: {report.questions / seconds:,.0f} a second"
 
 
 def describe_subject(subject: Subject) -> str:
@@ -63,11 +81,11 @@ def find_sentence(law: str) -> str:
     return "" if found is None else found.sentence
 
 
-def find_law(id: str) -> Law | None:
+def find_law(id: str) -> Law | DeviceLaw | None:
     """The law of that id; None for one that this version does not have, as an old report may."""
     # Laws register themselves when their module is imported.
     importlib.import_module("kvconform.properties.laws")
-    return CATALOGUE.get(id)
+    return CATALOGUE.get(id) or DEVICE_LAWS.get(id)
 
 
 def find_failures(report: Report) -> list[Result]:
@@ -80,6 +98,10 @@ def find_failures(report: Report) -> list[Result]:
 def rerun_line(report: Report, results: Sequence[Result]) -> str:
     """The command that asks only these results of one law, and so shows them in full one by one."""
     kinds = ",".join(result.kind for result in results)
+    if report.engines == (ON_DEVICE,):
+        device = report.implementation.address.removeprefix("device ")
+        command = ["kvconform", "device", "--device", device, *report.implementation.options]
+        return shlex.join([*command, "--laws", results[0].law])
     selected = ["--laws", results[0].law, "--kinds", kinds, "--seed", str(report.seed)]
     amount = ["--profile", report.profile, "--examples", str(report.examples)]
     subject = [report.implementation.address, *report.implementation.options]
@@ -130,10 +152,19 @@ def describe_result(result: Result) -> str:
     return "\n".join(lines)
 
 
+def describe_expected(result: Result) -> str:
+    """What is known of an expected violation; of a crash what it says, too."""
+    known = result.known.describe() if result.known else ""
+    if not result.crashed:
+        return known
+    crash = f"crashes: {' '.join(result.message.split())}"
+    return f"{crash}; {known}" if known else crash
+
+
 def describe_known(report: Report) -> list[tuple[str, list[str], str]]:
     """Known violations as law, kinds and what is known, those known by the same words together."""
     grouped: dict[tuple[str, str], list[str]] = {}
     for result in report.results:
         if result.verdict == "expected" and result.known is not None:
-            grouped.setdefault((result.law, result.known.describe()), []).append(result.kind)
+            grouped.setdefault((result.law, describe_expected(result)), []).append(result.kind)
     return [(law, kinds, known) for (law, known), kinds in grouped.items()]
