@@ -38,7 +38,7 @@ device: allocates-what-was-computed views-cover guards-survive roundtrip-bytes r
 
 NOT_WRITTEN = """
 hold: within-bound conserves keeps-what-is-read returns-all reserves-what-it-takes hits-are-pinned
- withholds-reserved constructs
+ withholds-reserved
 """
 """Only ever shrinks."""
 

@@ -7,6 +7,7 @@ left stale, a field forgotten. They test the laws, and show what a violation loo
 from kvconform.conformance.miniatures import (
     bound,
     grouping,
+    hold,
     layout,
     memory,
     merge,
@@ -24,6 +25,7 @@ __all__ = [
     "Miniature",
     "bound",
     "grouping",
+    "hold",
     "layout",
     "memory",
     "merge",

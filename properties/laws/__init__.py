@@ -3,6 +3,7 @@
 from kvconform.properties.laws import (
     admission,
     bound,
+    hold,
     merge,
     page,
     plan_groups,
@@ -18,6 +19,7 @@ from kvconform.properties.laws import (
 __all__ = [
     "admission",
     "bound",
+    "hold",
     "merge",
     "page",
     "plan_groups",

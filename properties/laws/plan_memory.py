@@ -11,7 +11,7 @@ from kvconform.properties.given import Given
 from kvconform.properties.law import ensure, ensure_equal, law
 from kvconform.reference.arithmetic import cdiv
 from kvconform.reference.deployment import Deployment
-from kvconform.reference.interface import Implementation, Refused
+from kvconform.reference.interface import Implementation, Refused, Undocumented
 from kvconform.reference.layout import allocated_bytes
 from kvconform.reference.planning import NULL_BLOCKS, KVCacheConfig
 from kvconform.reference.residency import held_blocks
@@ -215,6 +215,9 @@ def startup_implies_admission(implementation: Implementation, given: Given) -> N
             implementation.max_admission_blocks_per_request(group.kv_cache_spec, deployment)
             for group in view.kv_cache_groups
         )
+    except Undocumented:
+        # A manager that cannot be built is for hold/constructs to report.
+        given.reject()
     except Refused as refusal:
         ensure(False, f"startup accepted the model, and then nothing can be admitted to it: {refusal}")
     ensure(
