@@ -78,6 +78,10 @@ def fetching(what: str) -> Iterator[Callable[[int, int | None], None]]:
         yield lambda done, total: progress.update(bar, completed=done, total=total, visible=True)
 
 
+LONGEST_LABEL = 44
+"""Characters of what a bar counts that are shown."""
+
+
 @contextmanager
 def counting(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
     """A bar of things done on standard error, where that is a terminal.
@@ -89,6 +93,8 @@ def counting(what: str, total: int | None = None) -> Iterator[Callable[..., None
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
+    # A long address would leave no room for the bar and the count.
+    shown = what if len(what) <= LONGEST_LABEL else f"{what[:10]}...{what[13 - LONGEST_LABEL :]}"
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task(what, total=total)
+        bar = progress.add_task(shown, total=total)
         yield lambda done, of=total: progress.update(bar, completed=done, total=of)
