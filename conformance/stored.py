@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from kvconform.conformance.process import Fell, ProcessImplementation
-from kvconform.properties.cells import DS_MLA, cells, head_slots, name_of
+from kvconform.properties.cells import DS_MLA, cells, name_of
 from kvconform.reference.interface import Refused, Unsupported
-from kvconform.reference.modes import pack
+from kvconform.reference.modes import pack, packed_head_slots
 from kvconform.reference.specs import AttentionSpec
 
 BATCH = 500
@@ -96,7 +96,7 @@ def _packed(implementation: ProcessImplementation, spec: AttentionSpec, stored: 
         return spec
     with suppress(Refused):
         return pack(spec)
-    slots = head_slots(spec)
+    slots = packed_head_slots(spec)
     content, rest = divmod(stored * spec.num_kv_heads, slots)
     if rest:
         return Unsupported(f"{stored} bytes cannot be shared by {slots // spec.num_kv_heads} head slots")

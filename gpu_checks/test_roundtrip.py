@@ -15,8 +15,9 @@ from kvconform.gpu_checks.codecs_turboquant import LloydMaxKey
 from kvconform.gpu_checks.memory import Memory
 from kvconform.gpu_checks.plugin import Tally
 from kvconform.gpu_checks.roundtrip import cell_of, check_bytes, check_error, stored_bytes
-from kvconform.properties.cells import HEAD_SIZES, UNLIKE, head_slots
+from kvconform.properties.cells import HEAD_SIZES, UNLIKE
 from kvconform.reference.interface import Refused
+from kvconform.reference.modes import packed_head_slots
 from kvconform.reference.pages import unpadded_page_size_bytes
 from torch import Tensor
 
@@ -105,7 +106,7 @@ def test_a_page_holds_its_cells_and_no_more(codec: Codec, memory: Memory) -> Non
     dtype = codec.dtypes[-1]
     shape = shape_for(codec, 96)
     spec = cell_of(codec, shape, dtype)
-    slots = head_slots(spec)
+    slots = packed_head_slots(spec)
     content = stored_bytes(codec, shape, dtype) * spec.num_kv_heads // slots
     sized = replace(spec, num_head_slots=slots, state_content_bytes=content)
     rows = inputs.rows("normal", spec.block_size * spec.num_kv_heads, shape.key, dtype).to(memory.device)

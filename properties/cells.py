@@ -7,9 +7,10 @@ reference's table, and an implementation under test.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from kvconform.properties.drawn import STORAGE_DTYPE
-from kvconform.reference.modes import FAMILIES, MODES
+from kvconform.reference.modes import MODES
 from kvconform.reference.specs import AttentionSpec, FullAttention, MLAAttention
 
 HEAD_SIZES = range(16, 577)
@@ -55,24 +56,18 @@ def cell(mode: str, key: int, value: int | None, dtype: str = "") -> AttentionSp
     )
 
 
+_DS_MLA = MLAAttention(
+    block_size=BLOCK,
+    num_kv_heads=1,
+    head_size=576,
+    dtype="uint8",
+    kv_quant_mode="FP8_PER_TENSOR",
+    cache_dtype_str="fp8_ds_mla",
+)
+
 DS_MLA = {
-    "fp8_ds_mla": MLAAttention(
-        block_size=BLOCK,
-        num_kv_heads=1,
-        head_size=576,
-        dtype="uint8",
-        kv_quant_mode="FP8_PER_TENSOR",
-        cache_dtype_str="fp8_ds_mla",
-    ),
-    "fp8_ds_mla_deepseek_v4": MLAAttention(
-        block_size=BLOCK,
-        num_kv_heads=1,
-        head_size=512,
-        dtype="uint8",
-        kv_quant_mode="FP8_PER_TENSOR",
-        cache_dtype_str="fp8_ds_mla",
-        model_version="deepseek_v4",
-    ),
+    "fp8_ds_mla": _DS_MLA,
+    "fp8_ds_mla_deepseek_v4": replace(_DS_MLA, head_size=512, model_version="deepseek_v4"),
 }
 """The two layouts of a DeepSeek latent, by the name of the codec."""
 
@@ -98,8 +93,3 @@ def name_of(spec: AttentionSpec) -> str:
     """A name of its own for each cell."""
     layout = f"{spec.cache_dtype_str} {spec.model_version}" if isinstance(spec, MLAAttention) else "-"
     return f"{spec.kind} {layout} {spec.kv_quant_mode} {spec.dtype} {spec.head_size} {spec.head_size_v}"
-
-
-def head_slots(spec: AttentionSpec) -> int:
-    """Rows of the cell's page per state: nvfp4 keeps K and V in rows of their own."""
-    return spec.num_kv_heads * (2 if spec.kv_quant_mode in FAMILIES["nvfp4"] else 1)

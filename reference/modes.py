@@ -145,9 +145,13 @@ def pack(spec: A) -> A:
         return spec
     stored = stored_bytes(spec)
     if spec.kv_quant_mode in FAMILIES["nvfp4"]:
-        # K and V are slots of their own.
-        return replace(spec, num_head_slots=2 * spec.num_kv_heads, state_content_bytes=stored // 2)
+        return replace(spec, num_head_slots=packed_head_slots(spec), state_content_bytes=stored // 2)
     return replace(spec, state_content_bytes=stored)
+
+
+def packed_head_slots(spec: AttentionSpec) -> int:
+    """Head slots of a page that its mode packs: nvfp4 keeps K and V in slots of their own."""
+    return spec.num_kv_heads * (2 if spec.kv_quant_mode in FAMILIES["nvfp4"] else 1)
 
 
 def _stored_latent_bytes(dtype: str, mode: str, latent: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 
 from kvconform.properties.drawn_models import BESIDE_FULL, HYBRIDS, WITH_EMPTY, Model, memory, model
@@ -11,6 +12,7 @@ from kvconform.reference import grouping, pages
 from kvconform.reference.arithmetic import cdiv
 from kvconform.reference.grouping import KVCacheGroupSpec
 from kvconform.reference.interface import Implementation, Refused, Undocumented, Unsupported
+from kvconform.reference.planning import KVCacheConfig
 from kvconform.reference.promotion import full_kind
 from kvconform.reference.specs import AttentionSpec, FullAttention, Spec, UniformType, field_names
 from kvconform.reference.uniform import Registry
@@ -24,6 +26,16 @@ def groups_of(implementation: Implementation, given: Given, whole: Model) -> tup
     """The groups of a model; a refusal gives up the run."""
     try:
         return implementation.get_kv_cache_groups(whole.layers(), whole.deployment)
+    except Refused:
+        given.reject()
+
+
+def planned(
+    implementation: Implementation, given: Given, whole: Model, available: Sequence[int]
+) -> tuple[KVCacheConfig, ...]:
+    """The configurations of a model in so much memory; a refusal gives up the run."""
+    try:
+        return implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, available)
     except Refused:
         given.reject()
 
@@ -45,11 +57,7 @@ def every_layer_once(implementation: Implementation, given: Given) -> None:
     A layer left out has no memory; one in two groups is written through two block tables.
     """
     whole = model(given, partitions=WITH_EMPTY)
-    available = memory(given, whole)
-    try:
-        configs = implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, available)
-    except Refused:
-        given.reject()
+    configs = planned(implementation, given, whole, memory(given, whole))
     for index, (rank, config) in enumerate(zip(whole.ranks, configs, strict=True)):
         in_groups = [name for group in config.kv_cache_groups for name in group.layer_names]
         in_tensors = [name for tensor in config.kv_cache_tensors for name in tensor.names()]

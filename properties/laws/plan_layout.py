@@ -9,22 +9,13 @@ from itertools import combinations
 from kvconform.properties.drawn_models import Model, memory, model
 from kvconform.properties.given import Given
 from kvconform.properties.law import ensure, ensure_equal, law
-from kvconform.properties.laws.plan_groups import implementation_page
-from kvconform.reference.interface import Implementation, Refused
+from kvconform.properties.laws.plan_groups import implementation_page, planned
+from kvconform.reference.interface import Implementation
 from kvconform.reference.layout import Placement, by_allocation, overlap, page_range, placements
 from kvconform.reference.planning import KVCacheConfig
 from kvconform.reference.specs import LATENT, Spec
 
 CONFIGS = ("get_kv_cache_configs",)
-
-
-def planned(implementation: Implementation, given: Given, whole: Model) -> tuple[KVCacheConfig, ...]:
-    """The configurations of a model with memory for at least a request; a refusal gives up the run."""
-    available = memory(given, whole)
-    try:
-        return implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, available)
-    except Refused:
-        given.reject()
 
 
 def placed(
@@ -35,7 +26,7 @@ def placed(
     A plan whose tensors name another rank's layers gives up the run: plan/own-layers-only is about
     those, and here they have no page.
     """
-    for rank, config in enumerate(planned(implementation, given, whole)):
+    for rank, config in enumerate(planned(implementation, given, whole, memory(given, whole))):
         owned = {name for group in config.kv_cache_groups for name in group.layer_names}
         given.assume(all(name in owned for tensor in config.kv_cache_tensors for name in tensor.names()))
         yield rank, config, placements(config, lambda spec: implementation_page(implementation, spec))

@@ -9,6 +9,7 @@ from fractions import Fraction
 from kvconform.properties.drawn_models import HYBRIDS, Model, memory, model
 from kvconform.properties.given import Given
 from kvconform.properties.law import ensure, ensure_equal, law
+from kvconform.properties.laws.plan_groups import planned
 from kvconform.reference.arithmetic import cdiv
 from kvconform.reference.deployment import Deployment
 from kvconform.reference.interface import Implementation, Refused, Undocumented
@@ -31,16 +32,6 @@ BOUNDED = tuple(
 
 TOO_LITTLE = (0, -1, -2, -1)
 """Blocks more or less than one request takes: startup must tell them apart."""
-
-
-def planned(
-    implementation: Implementation, given: Given, whole: Model, available: Sequence[int]
-) -> tuple[KVCacheConfig, ...]:
-    """The configurations of a model; a refusal gives up the run."""
-    try:
-        return implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, available)
-    except Refused:
-        given.reject()
 
 
 def blocks_of_request(implementation: Implementation, config: KVCacheConfig, whole: Model) -> int:

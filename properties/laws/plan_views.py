@@ -10,7 +10,7 @@ from dataclasses import replace
 from kvconform.properties.drawn_models import WRAPPED, Model, memory, model
 from kvconform.properties.given import Given
 from kvconform.properties.law import ensure, ensure_equal, law
-from kvconform.properties.laws.plan_groups import with_or_without_manager
+from kvconform.properties.laws.plan_groups import planned, with_or_without_manager
 from kvconform.reference.grouping import KVCacheGroupSpec
 from kvconform.reference.interface import Implementation, Refused
 from kvconform.reference.planning import KVCacheConfig
@@ -21,16 +21,6 @@ CONFIGS = ("get_kv_cache_configs",)
 SEVERAL = ("pipeline", "tensor", "empty stage")
 
 
-def planned(
-    implementation: Implementation, whole: Model, available: Sequence[int], given: Given
-) -> tuple[KVCacheConfig, ...]:
-    """The configurations of a model; a refusal gives up the run."""
-    try:
-        return implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, available)
-    except Refused:
-        given.reject()
-
-
 @law("plan/own-layers-only", severity="safety", needs=CONFIGS, reports=("vllm#54711",))
 def own_layers_only(implementation: Implementation, given: Given) -> None:
     """A rank's tensors name exactly its own layers.
@@ -38,7 +28,7 @@ def own_layers_only(implementation: Implementation, given: Given) -> None:
     A tensor for a layer that lives elsewhere is memory lost; a layer without one has none.
     """
     whole = model(given, partitions=SEVERAL)
-    configs = planned(implementation, whole, memory(given, whole), given)
+    configs = planned(implementation, given, whole, memory(given, whole))
     for index, (rank, config) in enumerate(zip(whole.ranks, configs, strict=True)):
         named = {name for tensor in config.kv_cache_tensors for name in tensor.names()}
         strangers = sorted(named - set(rank))
@@ -61,7 +51,7 @@ def ranks_agree(implementation: Implementation, given: Given) -> None:
         configs = implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, available)
     except Refused as refusal:
         joined = Model(ranks=(whole.layers(),), deployment=whole.deployment)
-        planned(implementation, joined, [sum(available)], given)
+        planned(implementation, given, joined, [sum(available)])
         plenty = [bytes_ * 4 + (1 << 40) for bytes_ in available]
         try:
             configs = implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, plenty)
@@ -160,7 +150,7 @@ def wrapping_free(implementation: Implementation, given: Given) -> None:
         name, spec = list(whole.layers().items())[-1]
         if isinstance(spec, AttentionSpec):
             whole = whole.with_layers({name: replace(spec, num_kv_heads=2 * spec.num_kv_heads)})
-    configs = planned(implementation, whole, memory(given, whole), given)
+    configs = planned(implementation, given, whole, memory(given, whole))
     scheduler = implementation.generate_scheduler_kv_cache_config(configs)
     for rank, config in enumerate(configs):
         compare_views(implementation, whole, scheduler, config, f"rank {rank}")
@@ -248,7 +238,7 @@ def lengths_match(implementation: Implementation, given: Given) -> None:
     whole = model(given)
     if all(spec.kind in ALL_TOKENS for spec in whole.layers().values()):
         whole = whole.deployed(decode_context_parallel=given.choice("decode_context_parallel", (1, 2, 3)))
-    configs = planned(implementation, whole, memory(given, whole), given)
+    configs = planned(implementation, given, whole, memory(given, whole))
     view = implementation.generate_scheduler_kv_cache_config(configs)
     blocks = []
     for group in configs[0].kv_cache_groups:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from kvconform.properties.drawn_models import HYBRIDS, PARTITIONS, WRAPPED, Model, memory, model
 from kvconform.properties.given import Given
 from kvconform.properties.law import ensure, ensure_equal, law
+from kvconform.properties.laws.plan_groups import planned
 from kvconform.reference.grouping import KVCacheGroupSpec
 from kvconform.reference.interface import Implementation, Refused
 from kvconform.reference.planning import KVCacheConfig
@@ -90,7 +91,7 @@ def only_when_needed(implementation: Implementation, given: Given) -> None:
     )
 
 
-def planned(
+def drawn_and_planned(
     implementation: Implementation,
     given: Given,
     hybrids: Sequence[str] = (*WRAPPED, *WRAPPED, *HYBRIDS),
@@ -103,11 +104,7 @@ def planned(
         # Layers of one kind that differ in their heads are planned as a uniform_type.
         name, spec = list(whole.layers().items())[-1]
         whole = whole.with_layers({name: wider(spec)})
-    available = memory(given, whole)
-    try:
-        return implementation.get_kv_cache_configs(whole.handed_over(), whole.deployment, available)
-    except Refused:
-        given.reject()
+    return planned(implementation, given, whole, memory(given, whole))
 
 
 def wider(spec: Spec) -> Spec:
@@ -127,7 +124,7 @@ def every_view_agrees(implementation: Implementation, given: Given) -> None:
     """
     # Views differ where a rank's own layers would ask for less than the whole group's.
     hybrids = (*["full, full", "latent, full"] * len(WRAPPED), *WRAPPED, *HYBRIDS)
-    configs = planned(implementation, given, hybrids, ("pipeline", "tensor"))
+    configs = drawn_and_planned(implementation, given, hybrids, ("pipeline", "tensor"))
     view = implementation.generate_scheduler_kv_cache_config(configs)
     wanted = implementation.needs_kv_cache_zeroing(view)
     for rank, config in enumerate(configs):
@@ -145,7 +142,7 @@ def new_blocks_reported(implementation: Implementation, given: Given) -> None:
 
     A group whose blocks are not reported hands them to a request uncleared.
     """
-    view = implementation.generate_scheduler_kv_cache_config(planned(implementation, given))
+    view = implementation.generate_scheduler_kv_cache_config(drawn_and_planned(implementation, given))
     kinds = {type(spec) for spec in planned_specs(view)}
     given.assume(Mamba in kinds or len(precisions(view)) > 1)
     try:
