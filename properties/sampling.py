@@ -47,6 +47,14 @@ class TooSlow(BaseException):
     """One run of a law exceeded its time limit; not an `Exception`, so nothing swallows it."""
 
 
+FEWEST_LACKING = 16
+"""Runs of which none could be asked before a law is taken to lack something in all."""
+
+
+class Lacks(BaseException):
+    """The implementation lacks what every run so far has asked for; said by an `Unsupported`."""
+
+
 class SampledGiven(Given):
     """Draws from Hypothesis and records every draw by its name.
 
@@ -127,6 +135,15 @@ def _upto(span: int) -> st.SearchStrategy[int]:
     return st.integers(0, span)
 
 
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+
+
+@st.composite
+def _drawing(draw: Draw, run: Callable[[Draw], None]) -> None:
+    """Whatever a run draws. Hypothesis reads the source of what is composed, so this is made once."""
+    run(draw)
+
+
 def run_law(law: Law, implementation: Implementation, given_inputs: Given) -> None:
     """Run a law once, its outcome told by what is raised.
 
@@ -171,8 +188,7 @@ def sample(
     lacking: list[str] = []
     failure: dict[str, Any] = {}
 
-    @st.composite
-    def runs(draw: Callable[[st.SearchStrategy[Any]], Any]) -> None:
+    def run(draw: Draw) -> None:
         nonlocal counted
         inputs = SampledGiven(implementation, kind, draw)
         if trace is not None:
@@ -184,6 +200,8 @@ def sample(
             hypothesis.reject()
         except Unsupported as absent:
             lacking.append(str(absent))
+            if not counted and len(lacking) >= max(examples, FEWEST_LACKING):
+                raise Lacks from absent
             hypothesis.reject()
         except (Violation, Fault):
             failure.clear()
@@ -206,7 +224,7 @@ def sample(
         print_blob=False,
         verbosity=Verbosity.quiet,
     )
-    @given(runs())
+    @given(_drawing(run))
     def search(_: None) -> None:
         pass
 
@@ -219,6 +237,8 @@ def sample(
     except TooSlow:
         message = f"no answer within {seconds_per_run:g} s"
         return Outcome("broken", counted, message, dict(failure))
+    except Lacks:
+        pass
     except hypothesis.errors.Flaky:
         return Outcome("broken", counted, "answers differently to the same question", dict(failure))
     except hypothesis.errors.Unsatisfiable:

@@ -33,6 +33,20 @@ class StandIn(types.ModuleType):
         raise Unsupported(f"{self.__name__}, which cannot be imported here")
 
 
+class EmptyClasses(types.ModuleType):
+    """Takes the place of a module of which others only name classes: each is an empty one."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        made = type(name, (), {})
+        setattr(self, name, made)
+        return made
+
+
+COMPILER_PASSES = ("vllm.compilation.passes.inductor_pass", "vllm.compilation.inductor_pass")
+"""Where releases keep what configuration classes name of torch's compiler."""
+
 STOOD_IN: set[str] = set()
 """What `load_leniently` put a stand-in for, as dotted names."""
 
@@ -81,12 +95,15 @@ def load_leniently(name: str, root: Path, *, siblings: Sequence[str] = ()) -> ty
 def enter(root: Path) -> None:
     """Have the release's modules found without running what its top package does on import.
 
-    That patches torch's compiler, which takes two seconds to load and has no say in sizes.
+    That patches torch's compiler, which takes two seconds to load and has no say in sizes; the
+    passes of it that configuration classes name are stood in for likewise.
     """
     if "vllm" not in sys.modules and (root / "vllm").is_dir():
         package = types.ModuleType("vllm")
         package.__path__ = [str(root / "vllm")]
         sys.modules["vllm"] = package
+        for name in COMPILER_PASSES:
+            sys.modules[name] = EmptyClasses(name)
 
 
 def compile_without_asserts(module: types.ModuleType) -> types.ModuleType:
