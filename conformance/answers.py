@@ -17,6 +17,7 @@ from kvconform.reference.grouping import KVCacheGroupSpec
 from kvconform.reference.interface import Implementation, Refused, Undocumented, Unsupported
 from kvconform.reference.layout import allocated_bytes, placements
 from kvconform.reference.planning import KVCacheConfig
+from kvconform.reference.schedules import Trace
 from kvconform.reference.specs import Spec, UniformType, defaults, field_names
 
 CLOSE = 1e-9
@@ -71,7 +72,7 @@ class Fall:
 
 
 class View(dict[str, Any]):
-    """One aspect of a plan, by names that say what is where."""
+    """One aspect of a plan, or the events of a trace, by names that say what is where."""
 
 
 def answer(side: Implementation, operation: str, arguments: Arguments) -> Any:
@@ -146,13 +147,17 @@ def differ(common: Common, one: Any, other: Any) -> bool:
             return True
         missing = set(field_names(one.kind)) - set(common.kinds[one.kind])
         return bool(differences(one, other, but=tuple(missing)))
+    if isinstance(one, Trace) and isinstance(other, Trace):
+        return _events(one) != _events(other)
     if isinstance(one, Fraction | float) or isinstance(other, Fraction | float):
         return not math.isclose(one, other, rel_tol=CLOSE)
     return bool(one != other)
 
 
 def in_words(answer: Any, beside: Any) -> str:
-    """An answer; of a spec or a plan only what is different in the other one."""
+    """An answer; of a spec, a plan or a trace only what is different in the other one."""
+    if isinstance(answer, Trace) and isinstance(beside, Trace):
+        return in_words(_events(answer), _events(beside))
     if isinstance(answer, View) and isinstance(beside, View):
         names = [name for name in {**answer, **beside} if answer.get(name) != beside.get(name)]
         return "; ".join(f"{name}: {answer.get(name, 'none')}" for name in names)
@@ -169,6 +174,26 @@ def in_words(answer: Any, beside: Any) -> str:
     if isinstance(answer, tuple) and answer and isinstance(answer[0], KVCacheGroupSpec):
         return f"planned, {len(answer)} groups"
     return f"{float(answer):.9g}" if isinstance(answer, Fraction | float) else str(answer)
+
+
+def _events(trace: Trace) -> View:
+    """What each event did; which of the free blocks are taken is up to the implementation."""
+    told = View(start=f"{trace.free_blocks} blocks free")
+    for index, moment in enumerate(trace.moments):
+        words = f"{moment.outcome}, {moment.free_blocks} free"
+        if moment.outcome == "scheduled":
+            words = f"scheduled up to token {moment.computed_tokens}, {moment.hit_tokens} found, "
+            words += f"{moment.reserved_blocks} blocks reserved, {moment.free_blocks} free"
+        for request, tables in enumerate(moment.tables):
+            shapes = " ".join(_shape(table, trace.null_block) for table in tables)
+            words += f", request {request} has {shapes}" if tables else ""
+        told[f"event {index}"] = words
+    return told
+
+
+def _shape(table: Sequence[int], null: int) -> str:
+    """A table with a letter for each block: held or freed."""
+    return "".join("-" if block == null else "x" for block in table) or "none"
 
 
 def direction(operation: str, aspect: str, one: Any, other: Any) -> str:

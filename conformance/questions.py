@@ -10,6 +10,7 @@ from kvconform.conformance.common import Common
 from kvconform.conformance.values import parameters
 from kvconform.properties import drawn
 from kvconform.properties.drawn_models import WITH_EMPTY, Model, memory, model
+from kvconform.properties.drawn_schedules import pool
 from kvconform.properties.given import Given
 from kvconform.properties.law import NO_KIND
 from kvconform.properties.laws.uniform import neighbour
@@ -115,6 +116,10 @@ def _running(given: Given) -> Arguments:
     return {"configs": list(configs), "config": configs[0], "deployment": deployment}
 
 
+def _driven(given: Given) -> Arguments:
+    return pool(given)._asdict()
+
+
 @dataclass(frozen=True)
 class Topic:
     """Operations that are asked on the same draws; each takes the arguments that it has by name.
@@ -162,6 +167,7 @@ TOPICS = (
     Topic("merged otherwise", _pair, ("merge_without_asserts", "merge_side_effects"), proved=False),
     Topic("uniform", _neighbours, ("is_uniform_type",)),
     Topic("registered", _registered, ("register_kv_cache_spec",), proved=False),
+    Topic("driven", _driven, ("follow_schedule",), proved=False),
     Topic("grouped", _grouped, ("get_kv_cache_groups",), kinds=False, proved=False),
     Topic("sized", _sized, ("get_kv_cache_configs",), kinds=False, proved=False),
     Topic("fitted", _fitted, ("estimate_max_model_len",), kinds=False, proved=False),
@@ -209,6 +215,7 @@ NOT_ABOUT = {
     "register_kv_cache_spec": ("uniform_type",),
     "max_num_blocks_per_req": ("encoder_only_attention",),
     "max_admission_blocks_per_request": ("encoder_only_attention", "uniform_type"),
+    "follow_schedule": ("encoder_only_attention", "uniform_type"),
 }
 """Kinds of which an operation says nothing."""
 

@@ -12,10 +12,19 @@ from kvconform.reference.deployment import Deployment
 from kvconform.reference.interface import OPERATIONS, Implementation
 from kvconform.reference.plain import Plain
 from kvconform.reference.planning import KVCacheConfig
+from kvconform.reference.schedules import Event, Request, Schedule
 from kvconform.reference.specs import ATTENTION_KINDS, KINDS, FullAttention, Spec
 
 MEMORY = 1 << 20
 DEPLOYMENT = Deployment(max_model_len=64, max_num_batched_tokens=16)
+SCHEDULE = Schedule(
+    requests=(Request(prompt_tokens=24, encoder_tokens=16),),
+    events=(
+        Event(action="schedule", request=0, tokens=16),
+        Event(action="settle", request=0),
+        Event(action="finish", request=0),
+    ),
+)
 
 ATTENTION: dict[str, Any] = {"block_size": 16, "num_kv_heads": 1, "head_size": 16, "dtype": "float16"}
 FULL = FullAttention(**ATTENTION)
@@ -84,7 +93,7 @@ def _kinds(operation: str, implementation: Implementation) -> Sequence[str]:
 def _arguments(names: Sequence[str], spec: Spec, implementation: Implementation) -> dict[str, Any]:
     layers = {"layer.0": spec, "layer.1": spec}
     arguments: dict[str, Any] = {"spec": spec, "specs": [spec, spec], "deployment": DEPLOYMENT}
-    arguments |= {"block_size": 32, "max_len": 64}
+    arguments |= {"block_size": 32, "max_len": 64, "schedule": SCHEDULE}
     arguments |= {"layers": layers, "ranks": [layers], "available_memory": [MEMORY]}
     if {"config", "configs"} & set(names):
         configs = _configs(layers, implementation)

@@ -21,14 +21,17 @@ from kvconform.reference.deployment import Deployment
 from kvconform.reference.grouping import KVCacheGroupSpec
 from kvconform.reference.interface import Implementation
 from kvconform.reference.planning import KVCacheConfig, KVCacheTensor, StridedKVCacheTensor
+from kvconform.reference.schedules import Schedule, Trace
 from kvconform.reference.specs import KINDS, AttentionSpec, Spec
 from kvconform.reference.uniform import third_party
 from kvconform.reference.wire import (
     config_to_wire,
     deployment_to_wire,
     group_to_wire,
+    schedule_to_wire,
     spec_to_wire,
     tensor_to_wire,
+    trace_to_wire,
 )
 
 FIRST_STRING = 1 << 53
@@ -102,6 +105,8 @@ FORMS: dict[type, Callable[[Any], dict[str, Any]]] = {
     KVCacheGroupSpec: group_to_wire,
     KVCacheTensor: tensor_to_wire,
     StridedKVCacheTensor: tensor_to_wire,
+    Schedule: schedule_to_wire,
+    Trace: trace_to_wire,
 }
 
 
@@ -299,8 +304,11 @@ def parameters(operation: str) -> tuple[str, ...]:
     return names
 
 
+_NAMED = (Fraction, Deployment, KVCacheGroupSpec, KVCacheConfig, Schedule, Spec, Trace)
+
+
 @cache
 def _hints(operation: str) -> dict[str, Any]:
     # The interface imports these for the type checker only.
-    names = {known.__name__: known for known in (Fraction, Deployment, KVCacheGroupSpec, KVCacheConfig, Spec)}
+    names = {known.__name__: known for known in _NAMED}
     return typing.get_type_hints(getattr(Implementation, operation), localns=names)

@@ -250,6 +250,7 @@ Sizes are bytes, lengths tokens. An integer of magnitude 2^53 or more is a strin
 digits, a ratio a string `numerator/denominator`. A field that an implementation does not have may be
 left out where it has its default; else the vector is not about that implementation.
 
-An answer that differs is not what the reference computes. Whether it breaks the law, which may allow
+An answer that differs is not what the reference computes; of a trace, which of the free blocks are
+taken is up to the implementation. Whether it breaks the law, which may allow
 several answers, is told by `kvconform replay IMPLEMENTATION CASE` with the vector's `case`.
 """

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from kvconform.reference.deployment import Deployment
     from kvconform.reference.grouping import KVCacheGroupSpec
     from kvconform.reference.planning import KVCacheConfig
+    from kvconform.reference.schedules import Schedule, Trace
     from kvconform.reference.specs import Spec
 
 
@@ -202,6 +203,16 @@ class Implementation:
     def records_new_block_ids(self, config: KVCacheConfig) -> tuple[bool, ...]:
         """For each group of the scheduler's view, whether its new blocks are reported for zeroing."""
         raise Unsupported("records_new_block_ids")
+
+    # A manager at work (FACTS section 6)
+
+    def follow_schedule(self, config: KVCacheConfig, deployment: Deployment, schedule: Schedule) -> Trace:
+        """What one block manager made for the configuration does at each event of a schedule.
+
+        The pool has the configuration's blocks; its tensors say nothing here. Raises `Unsupported`
+        where no manager can be made for a group.
+        """
+        raise Unsupported("follow_schedule")
 
 
 OPERATIONS = tuple(

@@ -7,11 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from kvconform.reference import blocks, grouping, merging, modes, pages, planning, specs, uniform, zeroing
+from kvconform.reference import (
+    allocation,
+    blocks,
+    grouping,
+    merging,
+    modes,
+    pages,
+    planning,
+    specs,
+    uniform,
+    zeroing,
+)
 from kvconform.reference.deployment import Deployment
 from kvconform.reference.grouping import KVCacheGroupSpec
 from kvconform.reference.interface import OPERATIONS, Implementation, Refused
 from kvconform.reference.planning import KVCacheConfig
+from kvconform.reference.schedules import Schedule, Trace
 from kvconform.reference.specs import AttentionSpec, Spec
 
 
@@ -36,7 +48,7 @@ class Plain(Implementation):
         )
 
     def location(self, operation: str, kind: str) -> str:
-        for module in (pages, blocks, merging, modes, uniform, grouping, planning, zeroing):
+        for module in (pages, blocks, merging, modes, uniform, grouping, planning, zeroing, allocation):
             function = getattr(module, operation, None)
             if function is not None and callable(function):
                 line = inspect.getsourcelines(function)[1]
@@ -144,6 +156,9 @@ class Plain(Implementation):
 
     def records_new_block_ids(self, config: KVCacheConfig) -> tuple[bool, ...]:
         return zeroing.records_new_block_ids(config)
+
+    def follow_schedule(self, config: KVCacheConfig, deployment: Deployment, schedule: Schedule) -> Trace:
+        return allocation.follow_schedule(config, deployment, schedule)
 
 
 def _attention(spec: Spec) -> AttentionSpec:

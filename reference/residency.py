@@ -34,16 +34,23 @@ def skipped_tokens(spec: Spec, settled: int) -> int:
     raise Refused(f"no skip point is defined for kind {spec.kind!r}")
 
 
-def freed_blocks(spec: Spec, settled: int, prompt: int = 0) -> int:
-    """Whole blocks given back once ``settled`` tokens are computed.
+def freed_range(spec: Spec, settled: int, prompt: int = 0) -> tuple[int, int]:
+    """First and last + 1 of a request's blocks that are given back once ``settled`` tokens are computed.
 
     ``prompt`` (tokens) counts for rswa only: its blocks stay, and the gap between the prompt and
     the window is freed.
     """
     if isinstance(spec, ReferenceSlidingWindow):
+        first = cdiv(prompt, spec.block_size)
         window_start = max(prompt, settled - spec.rswa_window)
-        return max(0, window_start // spec.block_size - cdiv(prompt, spec.block_size))
-    return skipped_tokens(spec, settled) // spec.block_size
+        return first, max(first, window_start // spec.block_size)
+    return 0, skipped_tokens(spec, settled) // spec.block_size
+
+
+def freed_blocks(spec: Spec, settled: int, prompt: int = 0) -> int:
+    """Whole blocks given back once ``settled`` tokens are computed; ``prompt`` as in `freed_range`."""
+    first, last = freed_range(spec, settled, prompt)
+    return last - first
 
 
 def held_blocks(

@@ -9,6 +9,7 @@ from typing import Any
 from kvconform.reference.deployment import Deployment
 from kvconform.reference.grouping import KVCacheGroupSpec
 from kvconform.reference.planning import KVCacheConfig, KVCacheTensor, StridedKVCacheTensor
+from kvconform.reference.schedules import Event, Moment, Request, Schedule, Trace
 from kvconform.reference.specs import KINDS, AttentionSpec, Spec, UniformType
 from kvconform.reference.uniform import third_party
 
@@ -128,3 +129,43 @@ def config_from_wire(wire: Mapping[str, Any]) -> KVCacheConfig:
         kv_cache_tensors=tuple(tensor_from_wire(tensor) for tensor in wire["kv_cache_tensors"]),
         kv_cache_groups=tuple(group_from_wire(group) for group in wire["kv_cache_groups"]),
     )
+
+
+def schedule_to_wire(schedule: Schedule) -> dict[str, Any]:
+    """The schedule with its requests and events as dictionaries."""
+    return {
+        "requests": [_plain(request) for request in schedule.requests],
+        "events": [_plain(event) for event in schedule.events],
+        "prefix_caching": schedule.prefix_caching,
+    }
+
+
+def schedule_from_wire(wire: Mapping[str, Any]) -> Schedule:
+    """The schedule of a dictionary as `schedule_to_wire` makes it."""
+    return Schedule(
+        requests=tuple(Request(**request) for request in wire["requests"]),
+        events=tuple(Event(**event) for event in wire["events"]),
+        prefix_caching=wire.get("prefix_caching", False),
+    )
+
+
+def trace_to_wire(trace: Trace) -> dict[str, Any]:
+    """The trace with its moments as dictionaries, tables as lists in lists."""
+    return {**_plain(trace), "moments": [_plain(moment) for moment in trace.moments]}
+
+
+def trace_from_wire(wire: Mapping[str, Any]) -> Trace:
+    """The trace of a dictionary as `trace_to_wire` makes it."""
+    values = {name: _tuples(value) for name, value in wire.items() if name != "moments"}
+    moments = (
+        Moment(**{name: _tuples(value) for name, value in moment.items()}) for moment in wire["moments"]
+    )
+    return Trace(moments=tuple(moments), **values)
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value

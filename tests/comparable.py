@@ -7,12 +7,14 @@ from dataclasses import replace
 from fractions import Fraction
 
 from kvconform.conformance.sameness import Stated
+from kvconform.reference.allocation import BlockManager, BlockPool, Table, follow_schedule
 from kvconform.reference.deployment import Deployment
 from kvconform.reference.grouping import KVCacheGroupSpec
 from kvconform.reference.interface import Refused, Unsupported
 from kvconform.reference.plain import Plain
 from kvconform.reference.planning import KVCacheConfig, KVCacheTensor, StridedKVCacheTensor
 from kvconform.reference.revisions import following
+from kvconform.reference.schedules import Progress, Schedule, Trace
 from kvconform.reference.specs import AttentionSpec, Spec
 
 RARE = 1_000_003
@@ -99,6 +101,30 @@ class Careless(Plain):
 
     def needs_kv_cache_zeroing(self, config: KVCacheConfig) -> bool:
         return False
+
+
+class Hoarding(Plain):
+    """Gives back what a window has passed only when the request ends."""
+
+    class Manager(BlockManager):
+        def skip(self, spec: Spec, table: Table, settled: int, progress: Progress) -> list[int]:
+            return []
+
+    def follow_schedule(self, config: KVCacheConfig, deployment: Deployment, schedule: Schedule) -> Trace:
+        return follow_schedule(config, deployment, schedule, self.Manager)
+
+
+class OtherBlocks(Plain):
+    """Takes the last free blocks where the reference takes the first."""
+
+    class Manager(BlockManager):
+        class pool_class(BlockPool):
+            def __init__(self, num_blocks: int) -> None:
+                super().__init__(num_blocks)
+                self.free.reverse()
+
+    def follow_schedule(self, config: KVCacheConfig, deployment: Deployment, schedule: Schedule) -> Trace:
+        return follow_schedule(config, deployment, schedule, self.Manager)
 
 
 class Strict(Plain):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -80,6 +81,22 @@ def test_a_fault_is_found_with_its_direction(name: str, operation: str, directio
         assert difference.direction == direction
         answers = [str(getattr(side, operation)(**difference.arguments)) for side in (Plain(), faulty)]
         assert answers == [difference.left, difference.right]
+
+
+def test_a_manager_that_holds_more_is_found() -> None:
+    found = compared(Plain(), comparable.Hoarding(), examples=60, kinds=("sliding_window",))
+    (difference,) = found.different
+    assert difference.operation == "follow_schedule"
+    # Only the events that differ are told: here one that has no room for want of a block that was passed.
+    event, _, words = difference.left.partition(": ")
+    assert words.startswith("scheduled up to token ")
+    assert re.search(r"request \d has -", words)
+    assert difference.right.startswith(f"{event}: short, ")
+
+
+def test_which_free_blocks_are_taken_is_no_difference() -> None:
+    kinds = ("full_attention", "sliding_window")
+    assert not compared(Plain(), comparable.OtherBlocks(), examples=60, kinds=kinds).different
 
 
 PLANS = {

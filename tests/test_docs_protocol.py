@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -9,6 +11,9 @@ from pathlib import Path
 
 import pytest
 from commands import environment
+from kvconform.conformance.adapters import serve
+from kvconform.conformance.values import read_result
+from kvconform.reference.plain import Plain
 
 PAGE = Path(__file__).parent.parent / "docs" / "protocol.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -70,3 +75,14 @@ def test_what_the_page_shows_is_what_is_printed(commands: list[str], printed: st
         r"(?:.*\n)*" if line == "...\n" else re.escape(line) for line in printed.splitlines(keepends=True)
     )
     assert re.fullmatch(pattern, ended.stdout), ended.stdout
+
+
+def test_the_trace_shown_is_that_of_the_schedule_shown() -> None:
+    shown = dict(blocks("json"))
+    question = json.dumps(json.loads(shown["asked"])).encode()
+    answers = io.BytesIO()
+    serve.serve(Plain(), io.BytesIO(question), answers)
+    got, wanted = json.loads(answers.getvalue()), json.loads(shown["answered"])
+    assert got["id"] == wanted["id"]
+    # What is at its default is not shown.
+    assert read_result("follow_schedule", got["result"]) == read_result("follow_schedule", wanted["result"])

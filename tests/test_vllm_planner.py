@@ -15,6 +15,7 @@ from commands import environment
 from kvconform.conformance.adapters import vllm, vllm_loading
 from kvconform.conformance.adapters.vllm_outcomes import Unsupported
 from releases import ALSO, CHECKED, root_of
+from scheduled_scripts import SECTION, compare
 
 RELEASES = (*ALSO, *CHECKED)
 
@@ -83,6 +84,7 @@ SECTIONS = {
             release.max_admission_blocks_per_request(g.kv_cache_spec, HUNDRED) for g in groups
         ]
         found["zeroing"] = release.needs_kv_cache_zeroing(view)
+        found["compiler"] = "torch._dynamo" in sys.modules
         found["longest"] = [
             release.estimate_max_model_len([layers], HUNDRED, [2 * blocks * PAGE]) for blocks in (1, 8, 80)
         ]
@@ -164,6 +166,7 @@ SECTIONS = {
             answers = [a if isinstance(a, (bool, int, float, str)) else None for a in answers]
             found["scripts"].append([name, script, out.getvalue().splitlines(), answers])
     """,
+    "schedules": SECTION,
     "known": """
         outcome = sample(CATALOGUE["zero/state-read-before-write"], release, "-", examples=60, seed_number=0)
         found["verdict"], found["message"] = outcome.verdict, outcome.message
@@ -208,6 +211,7 @@ def test_a_hybrid_is_planned_as_by_hand(version: str) -> None:
     assert found["bounds"] == found["admitted"] == [7, 4]
     assert found["requests"] == 30 / 11
     assert found["zeroing"] is False
+    assert found["compiler"] is False, "it takes a second or two to load, and sizes nothing"
     nothing, some, all_of_it = found["longest"]
     assert nothing == 0
     assert 0 < some < 100
@@ -303,6 +307,40 @@ def test_a_violation_prints_as_plain_lines_that_answer_the_same(version: str) ->
                 assert line.startswith("refused: "), f"{law}\n{script}"
             elif answer is not None:
                 assert line == str(answer), f"{law}\n{script}"
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("version", RELEASES)
+def test_scripts_of_schedules_ask_what_the_adapter_asked(version: str) -> None:
+    found = asked(version)["schedules"]
+    assert len(found["followed"]) > 30
+    everything = "".join(line for _, printed, _ in found["followed"] for line in printed)
+    for did in ("scheduled up to token", "given up", "finished", "hits"):
+        assert did in everything
+    assert found["refused"] == ""
+    for script, printed, trace in found["followed"]:
+        assert "kvconform" not in script
+        differs = any(each["reserved_blocks"] != each["taken_blocks"] for each in trace["moments"])
+        assert ("necessary" in script) is differs
+        compare(script, printed, trace)
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("version", RELEASES)
+def test_scripts_of_schedules_show_what_else_may_be_wrong(version: str) -> None:
+    found = asked(version)["schedules"]
+    script, printed, trace = found["wrong"]
+    compare(script, printed, trace)
+    # 40 tokens in blocks of 16, 16 at a time; one of the 8 blocks is the null block.
+    necessary = [line for line in printed if "necessary" in line]
+    assert necessary == ["1 blocks found necessary, 7 free", "1 blocks found necessary, 6 free"]
+    if found["sinks"] is None:
+        assert version != "0.20.2"
+        return
+    script, printed, trace = found["sinks"]
+    assert printed[0] == f"withheld: {trace['withheld_blocks']}"
+    assert len(trace["withheld_blocks"]) == 2
+    compare(script, printed, trace)
 
 
 def test_a_setting_that_nobody_gave_is_named() -> None:

@@ -18,6 +18,7 @@ from commands import environment, kvconform
 from filelock import FileLock
 from kvconform.properties.law import CATALOGUE
 from releases import ALSO, CHECKED, root_of
+from scheduled_scripts import shows
 
 pytestmark = pytest.mark.release
 
@@ -122,7 +123,9 @@ def test_what_is_violated_is_known_and_explained(version: str, tmp_path: Path) -
 RUNNER = """
 import contextlib, io, json, sys, types
 from pathlib import Path
-from kvconform.conformance.adapters import vllm as adapter, vllm_loading, vllm_outcomes, vllm_planner
+from kvconform.conformance.adapters import vllm as adapter, vllm_loading, vllm_outcomes
+from kvconform.conformance.adapters.vllm_manager import LOADED
+from kvconform.conformance.adapters.vllm_planner import Planner
 
 root, scripts = Path(sys.argv[1]), json.load(sys.stdin)
 asked = adapter.Adapter(root)
@@ -136,7 +139,10 @@ for family, (module, name) in adapter.PACKING_BACKENDS.items():
     setattr(stub, name, types.SimpleNamespace(customize_spec=packs))
     sys.modules[module] = stub
 vllm_loading.load_leniently("vllm.config.cache", root)
-vllm_planner.Planner(asked).modules.load_all()
+modules = Planner(asked).modules
+modules.load_all()
+for module in LOADED:
+    modules.load(module)
 printed = []
 for script in scripts:
     out = io.StringIO()
@@ -160,6 +166,7 @@ def test_plain_scripts_show_the_wrong_answer(version: str, asserts: bool, tmp_pa
         and asserts != result["law"].endswith("without-asserts")
     ]
     assert len(results) > 5
+    assert any(result["law"].startswith("hold/") for result in results) or not asserts
     for result in results:
         assert "kvconform" not in result["script"], "a bug report needs nothing of ours"
     flags = [] if asserts else ["-O"]
@@ -181,7 +188,16 @@ def test_plain_scripts_show_the_wrong_answer(version: str, asserts: bool, tmp_pa
     for result, printed in zip(results, json.loads(printed_to.read_text()), strict=True):
         lines = printed.splitlines()
         context = f"{result['law']} on {result['kind']}\n{result['script']}\n{printed}"
-        answers = [asked["answer"] for asked in result["asked"] if asked["operation"] != "cache_dtypes"]
+        operations = [asked["operation"] for asked in result["asked"]]
+        answers = [
+            asked["answer"]
+            for asked in result["asked"]
+            if asked["operation"] not in ("cache_dtypes", "follow_schedule")
+        ]
+        if "follow_schedule" in operations:
+            # As many lines as events, before what else is asked.
+            assert shows(result["message"], lines), context
+            lines = lines[len(lines) - len(answers) :]
         assert len(lines) == len(answers), context
         for line, answer in zip(lines, answers, strict=True):
             if answer.lstrip("-").isdigit():

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kvconform.conformance.adapters.scripts_manager import ScheduleWriter
 from kvconform.conformance.adapters.vllm import INTERFACE, Adapter
 from kvconform.conformance.adapters.vllm_configuration import Returns
 from kvconform.conformance.adapters.vllm_planner import FUNCTIONS, Planner
@@ -26,7 +27,7 @@ def script(planner: Planner, name: str, calls: Sequence[Call], message: str) -> 
     call answered is that call's result. Empty where the calls cannot be written so.
     """
     try:
-        return _Writer(planner).write(name, calls, message)
+        return Writer(planner).write(name, calls, message)
     except _Unprintable:
         return ""
 
@@ -35,7 +36,9 @@ class _Unprintable(Exception):
     """A call that plain lines would ask differently."""
 
 
-class _Writer:
+class Writer:
+    """The lines so far of the script of some calls, and what is named in them."""
+
     def __init__(self, planner: Planner) -> None:
         self.planner = planner
         self.adapter: Adapter = planner.adapter
@@ -61,6 +64,11 @@ class _Writer:
             return
         if operation in UNPRINTED:
             raise _Unprintable
+        if operation == "follow_schedule":
+            if isinstance(answer, Exception):
+                raise _Unprintable
+            ScheduleWriter(self, **arguments).write(answer)
+            return
         if operation in self.planner.operations:
             self.plan(operation, arguments, answer)
             return

@@ -17,6 +17,7 @@ from kvconform.reference.deployment import Deployment
 from kvconform.reference.grouping import KVCacheGroupSpec
 from kvconform.reference.interface import Implementation, Refused, Undocumented, Unsupported
 from kvconform.reference.planning import KVCacheConfig
+from kvconform.reference.schedules import Schedule, Trace
 from kvconform.reference.specs import Spec
 from kvconform.reference.wire import (
     config_from_wire,
@@ -24,8 +25,11 @@ from kvconform.reference.wire import (
     deployment_to_wire,
     group_from_wire,
     group_to_wire,
+    schedule_to_wire,
     spec_from_wire,
     spec_to_wire,
+    trace_from_wire,
+    trace_to_wire,
 )
 
 CHANGES_KEPT = 64
@@ -216,6 +220,10 @@ class VllmImplementation(Implementation):
     def records_new_block_ids(self, config: KVCacheConfig) -> tuple[bool, ...]:
         return tuple(self.ask("records_new_block_ids", config=config))
 
+    def follow_schedule(self, config: KVCacheConfig, deployment: Deployment, schedule: Schedule) -> Trace:
+        answer = self.ask("follow_schedule", config=config, deployment=deployment, schedule=schedule)
+        return trace_from_wire(answer)
+
 
 PLANNED = (
     "register_kv_cache_spec",
@@ -229,6 +237,7 @@ PLANNED = (
     "max_admission_blocks_per_request",
     "needs_kv_cache_zeroing",
     "records_new_block_ids",
+    "follow_schedule",
 )
 """The operations that the release's planner answers."""
 
@@ -280,6 +289,10 @@ def _value_to_wire(value: Any) -> Any:
         return group_to_wire(value)
     if isinstance(value, KVCacheConfig):
         return config_to_wire(value)
+    if isinstance(value, Schedule):
+        return schedule_to_wire(value)
+    if isinstance(value, Trace):
+        return trace_to_wire(value)
     if isinstance(value, Mapping):
         return {name: _value_to_wire(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):

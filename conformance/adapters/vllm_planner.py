@@ -16,6 +16,7 @@ from typing import Any
 
 from kvconform.conformance.adapters.vllm import INTERFACE, Adapter, Settings
 from kvconform.conformance.adapters.vllm_configuration import Configuration
+from kvconform.conformance.adapters.vllm_manager import MANAGER, follow_schedule
 from kvconform.conformance.adapters.vllm_modules import MANAGERS, REGISTRY, UTILITIES, PlanningModules
 from kvconform.conformance.adapters.vllm_outcomes import Refused, Unsupported
 
@@ -57,6 +58,8 @@ class Planner:
             found.add("register_kv_cache_spec")
         if "def records_new_block_ids" in self.modules.text(MANAGERS):
             found.add("records_new_block_ids")
+        if "def allocate_slots" in self.modules.text(MANAGER):
+            found.add("follow_schedule")
         return frozenset(found)
 
     def location(self, operation: str) -> str:
@@ -65,6 +68,8 @@ class Planner:
             return self.modules.line(REGISTRY, r"    def register\(")
         if operation == "records_new_block_ids":
             return self.modules.line(MANAGERS, r"    def records_new_block_ids\(")
+        if operation == "follow_schedule":
+            return self.modules.line(MANAGER, r"    def allocate_slots\(")
         if operation in ("is_uniform_type", "needs_kv_cache_zeroing"):
             return self.modules.line(self.release.module.__name__, rf"    def {operation}\(")
         name = FUNCTIONS.get(operation, "")
@@ -215,6 +220,9 @@ class Planner:
             **{name: value for name, value in asked.items() if name in accepted},
         )
         return answer
+
+    def _ask_follow_schedule(self, config: Wire, deployment: Wire, schedule: Wire) -> Wire:
+        return follow_schedule(self.modules, self._build_config(config), deployment, schedule)
 
     def _manager(self, spec: Any, **wanted: Any) -> Any:
         """The manager of a group's spec, built with what the release's coordinator gives every one."""

@@ -36,6 +36,7 @@ def window_tokens(spec: SlidingWindow, deployment: Deployment) -> int:
     "bound/lookahead-counts",
     "bound/formula",
     "plan/startup-implies-admission",
+    "hold/within-bound",
 )
 class WindowWithoutPlusOne(Engine):
     """A window is charged the blocks of its tokens, as if it always started where a block does."""
@@ -83,6 +84,7 @@ class PlusOneBeyondLength(Engine):
     "bound/in-flight-counts",
     "bound/lookahead-counts",
     "bound/formula",
+    "hold/within-bound",
 )
 class RetainedTokensForgotten(Engine):
     """Tokens retained below the window are not counted."""
@@ -92,7 +94,7 @@ class RetainedTokensForgotten(Engine):
         return super().max_blocks_per_request(bare, deployment)
 
 
-@breaks("bound/in-flight-counts", "bound/formula", "plan/startup-implies-admission")
+@breaks("bound/in-flight-counts", "bound/formula", "plan/startup-implies-admission", "hold/within-bound")
 class OneBatchInFlight(Engine):
     """Tokens in flight are one batch's, however many run at once."""
 
@@ -123,6 +125,7 @@ class ChunkOfPartBlocksAnswered(Engine):
     "bound/in-flight-counts",
     "bound/lookahead-counts",
     "bound/formula",
+    "hold/within-bound",
 )
 class ChunkAlone(Engine):
     """A chunked request is charged its chunk and nothing in flight beyond it."""
@@ -157,7 +160,7 @@ class ChunkBeyondLength(Engine):
         return super().max_blocks_per_request(spec, replace(deployment, max_model_len=longer))
 
 
-@breaks("bound/rswa-suffices", "bound/dcp-agrees", "bound/formula")
+@breaks("bound/rswa-suffices", "bound/dcp-agrees", "bound/formula", "hold/within-bound")
 class PromptForgotten(Engine):
     """A reference sliding request is charged its window and what is in flight, not its prompt."""
 
@@ -188,6 +191,7 @@ class NullBlockInEveryBound(Engine):
     "plan/concurrency",
     "plan/wrapping-free",
     "plan/startup-implies-admission",
+    "hold/within-bound",
 )
 class LengthRoundedDown(Engine):
     """The last block of a full request is not counted unless it is full."""
@@ -291,7 +295,7 @@ class ShareRoundedDown(Engine):
         return super().max_num_blocks_per_req(spec, deployment, whole)
 
 
-@breaks("bound/encoder-length", "bound/formula", "plan/startup-implies-admission")
+@breaks("bound/encoder-length", "bound/formula", "plan/startup-implies-admission", "hold/within-bound")
 class CrossAttentionByDecoderLength(Engine):
     """Cross-attention is charged the decoder's length, not the encoder's."""
 
@@ -321,7 +325,7 @@ class AlignedStateForEveryBlock(Engine):
         return super().max_blocks_per_request(spec, deployment)
 
 
-@breaks("bound/formula", "plan/startup-implies-admission")
+@breaks("bound/formula", "plan/startup-implies-admission", "hold/within-bound")
 class AlignedStateOnce(Engine):
     """A state of mode align is charged once, without the one being written."""
 
