@@ -7,13 +7,14 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kvconform.conformance.adapters.scripts_admission import write_admission
 from kvconform.conformance.adapters.scripts_manager import ScheduleWriter
 from kvconform.conformance.adapters.vllm import INTERFACE, Adapter
 from kvconform.conformance.adapters.vllm_configuration import Returns
 from kvconform.conformance.adapters.vllm_planner import FUNCTIONS, Planner
 from kvconform.conformance.adapters.vllm_specs import CLASSES, DEFAULTS
 
-UNPRINTED = ("register_kv_cache_spec", "max_admission_blocks_per_request", "records_new_block_ids")
+UNPRINTED = ("register_kv_cache_spec", "records_new_block_ids")
 """Operations that take more of an engine than a few lines can stand in for."""
 
 Call = tuple[str, Mapping[str, Any], Any]
@@ -69,6 +70,9 @@ class Writer:
                 raise _Unprintable
             ScheduleWriter(self, **arguments).write(answer)
             return
+        if operation == "max_admission_blocks_per_request":
+            write_admission(self, **arguments, answer=answer)
+            return
         if operation in self.planner.operations:
             self.plan(operation, arguments, answer)
             return
@@ -86,12 +90,7 @@ class Writer:
                 if not (operation.startswith("merge") and name == "kind"):
                     expression = self.substitute(expression, name, value, arguments)
         if isinstance(answer, Exception):
-            self.lines += [
-                "try:",
-                f"    print({expression})",
-                "except Exception as error:",
-                '    print(f"refused: {error!r}")',
-            ]
+            self.lines += self.attempt(expression)
         elif isinstance(answer, Mapping) and "kind" in answer:
             result = self.fresh("result")
             self.lines += [f"{result} = {expression}", f"print({result})"]
@@ -99,18 +98,22 @@ class Writer:
         else:
             self.lines.append(f"print({expression})")
 
+    def attempt(self, expression: str) -> list[str]:
+        """Lines that print what an expression gives, or how it is refused."""
+        return [
+            "try:",
+            f"    print({expression})",
+            "except Exception as error:",
+            '    print(f"refused: {error!r}")',
+        ]
+
     def plan(self, operation: str, arguments: Mapping[str, Any], answer: Any) -> None:
         """The lines of one call of the planner; whatever it changes is made anew for it."""
         expression, prefix, shown = self.plan_expression(operation, arguments)
         result = self.fresh(RESULTS.get(operation, "answer"))
         self.lines += prefix
         if isinstance(answer, Exception):
-            self.lines += [
-                "try:",
-                f"    print({expression})",
-                "except Exception as error:",
-                '    print(f"refused: {error!r}")',
-            ]
+            self.lines += self.attempt(expression)
             return
         if operation not in RESULTS:
             self.lines.append(f"print({shown or expression})")

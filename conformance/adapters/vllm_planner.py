@@ -15,9 +15,10 @@ from functools import cached_property
 from typing import Any
 
 from kvconform.conformance.adapters.vllm import INTERFACE, Adapter, Settings
+from kvconform.conformance.adapters.vllm_admission import admission_blocks, deployed, make_manager
 from kvconform.conformance.adapters.vllm_configuration import Configuration
 from kvconform.conformance.adapters.vllm_manager import MANAGER, follow_schedule
-from kvconform.conformance.adapters.vllm_modules import MANAGERS, REGISTRY, UTILITIES, PlanningModules
+from kvconform.conformance.adapters.vllm_modules import MANAGERS, REGISTRY, PlanningModules
 from kvconform.conformance.adapters.vllm_outcomes import Refused, Unsupported
 
 FUNCTIONS = {
@@ -178,7 +179,7 @@ class Planner:
         built = self._build_config(config)
         zeroing = self.modules.call(lambda: built.needs_kv_cache_zeroing)
         managers = [
-            self._manager(group.kv_cache_spec, needs_kv_cache_zeroing=zeroing)
+            make_manager(self.modules, group.kv_cache_spec, needs_kv_cache_zeroing=zeroing)
             for group in built.kv_cache_groups
         ]
         return tuple(
@@ -186,76 +187,11 @@ class Planner:
         )
 
     def _ask_max_admission_blocks_per_request(self, spec: Wire, deployment: Wire) -> int:
-        # The deployment's lookahead is left out here as at startup: bound/lookahead-counts asks for it.
-        settings = self._settings(deployment, [spec])
-        manager = self._manager(
-            self.release.build(spec),
-            max_model_len=deployment["max_model_len"],
-            max_num_batched_tokens=deployment["max_num_batched_tokens"],
-            max_in_flight_tokens=deployment["in_flight_tokens"],
-            dcp_world_size=settings.parallel_config.decode_context_parallel_size,
-        )
-        for name in ("max_admission_blocks_per_request", "_max_admission_blocks_per_request"):
-            if hasattr(manager, name):
-                cap: int | None = getattr(manager, name)
-                break
-        else:
-            raise Unsupported(f"{type(manager).__name__}.max_admission_blocks_per_request")
-        if cap is not None:
-            return cap
-        # Without a cap admission asks for every block of the whole request at once.
-        length = deployment["max_model_len"]
-        asked = {
-            "request_id": "request",
-            "num_tokens": length,
-            "num_tokens_main_model": length,
-            "new_computed_blocks": (),
-            "total_computed_tokens": 0,
-            "num_local_computed_tokens": 0,
-            "apply_admission_cap": True,
-        }
-        accepted = inspect.signature(manager.get_num_blocks_to_allocate).parameters
-        answer: int = self.modules.call(
-            manager.get_num_blocks_to_allocate,
-            **{name: value for name, value in asked.items() if name in accepted},
-        )
-        return answer
+        manager = make_manager(self.modules, self.release.build(spec), **deployed(deployment))
+        return admission_blocks(self.modules, manager, deployment["max_model_len"])
 
     def _ask_follow_schedule(self, config: Wire, deployment: Wire, schedule: Wire) -> Wire:
         return follow_schedule(self.modules, self._build_config(config), deployment, schedule)
-
-    def _manager(self, spec: Any, **wanted: Any) -> Any:
-        """The manager of a group's spec, built with what the release's coordinator gives every one."""
-        self.modules.registry()
-        self.modules.load(UTILITIES)
-        build = self.modules.function("get_manager_for_kv_cache_spec")
-        base = self.modules.load(MANAGERS).SingleTypeKVCacheManager
-        pool = Settings(
-            "block_pool",
-            {
-                "null_block": None,
-                "num_gpu_blocks": 1,
-                "hash_block_size": spec.block_size,
-                "num_hash_lookahead_tokens": 0,
-                "free_block_queue": {"popleft_n": lambda count: [None] * count},
-            },
-        )
-        given = {
-            "max_model_len": spec.block_size,
-            "max_num_batched_tokens": 1,
-            "max_in_flight_tokens": 1,
-            "block_pool": pool,
-            "enable_caching": False,
-            "kv_cache_group_id": 0,
-            "scheduler_block_size": spec.block_size,
-            "dcp_world_size": 1,
-            "pcp_world_size": 1,
-            "needs_kv_cache_zeroing": False,
-            **wanted,
-        }
-        accepted = {*inspect.signature(build).parameters, *inspect.signature(base.__init__).parameters}
-        named = {name: value for name, value in given.items() if name in accepted}
-        return self.modules.call(build, kv_cache_spec=spec, **named)
 
     # What the release is given
 
