@@ -199,25 +199,12 @@ class Writer:
                 built = f"replace({built}, {changes})"
             pairs.append(f"{name!r}: {built}")
         literal = f"{{{', '.join(pairs)}}}"
-        known = self.name_of(literal)
-        if known is not None:
-            return known
-        layers = self.fresh("layers")
-        self.lines.append(f"{layers} = {literal}")
-        self.named.append((literal, layers))
-        return layers
+        return self.bound("layers", literal)
 
     def settings(self, values: Mapping[str, Any]) -> str:
         """The name of a configuration with those of its values that the release's code mentions."""
-        literal = self.namespace(values, separator=",\n    ")
-        known = self.name_of(literal)
-        if known is not None:
-            return known
         self.imports.setdefault("types", set()).add("SimpleNamespace")
-        name = self.fresh("config")
-        self.lines.append(f"{name} = {literal}")
-        self.named.append((literal, name))
-        return name
+        return self.bound("config", self.namespace(values, separator=",\n    "))
 
     def namespace(self, values: Mapping[str, Any], separator: str = ", ") -> str:
         parts = []
@@ -249,10 +236,7 @@ class Writer:
             f"{self.name('KVCacheConfig')}(num_blocks={wire['num_blocks']}, kv_cache_tensors=[{tensors}], "
             f"kv_cache_groups=[{groups}])"
         )
-        name = self.fresh("planned")
-        self.lines.append(f"{name} = {literal}")
-        self.named.append((wire, name))
-        return name
+        return self.bound("planned", literal, wire)
 
     def kv_cache_group(self, wire: Mapping[str, Any]) -> str:
         flag = ", is_eagle_group=True" if wire["is_eagle_group"] else ""
@@ -303,14 +287,21 @@ class Writer:
     def name_of(self, value: Any) -> str | None:
         return next((name for known, name in self.named if known == value), None)
 
+    def bound(self, stem: str, expression: str, value: Any = None) -> str:
+        """The name of an expression, the same for the same one; ``value`` is known by it, if given."""
+        known = self.name_of(expression)
+        if known is not None:
+            return known
+        name = self.fresh(stem)
+        self.lines.append(f"{name} = {expression}")
+        self.named.append((expression if value is None else value, name))
+        return name
+
     def spec(self, wire: Mapping[str, Any]) -> str:
         known = self.name_of(wire)
         if known is not None:
             return known
-        name = self.fresh("spec")
-        self.lines.append(f"{name} = {self.construction(wire)}")
-        self.named.append((dict(wire), name))
-        return name
+        return self.bound("spec", self.construction(wire), dict(wire))
 
     def construction(self, wire: Mapping[str, Any]) -> str:
         kind = wire["kind"]
@@ -350,14 +341,8 @@ class Writer:
         return repr(value)
 
     def config(self, values: Mapping[str, Any]) -> str:
-        known = self.name_of(values)
-        if known is not None:
-            return known
         self.imports.setdefault("types", set()).add("SimpleNamespace")
-        name = self.fresh("config")
-        self.lines.append(f"{name} = {_namespace(values)}")
-        self.named.append((dict(values), name))
-        return name
+        return self.bound("config", _namespace(values))
 
 
 RESULTS = {

@@ -44,15 +44,9 @@ def write_admission(writer: Writer, spec: Wire, deployment: Wire, answer: Any) -
 
 def _pool(writer: Writer, block_size: int) -> str:
     """The name of a stand-in for a pool."""
-    literal = f"SimpleNamespace({_named(pool_values(block_size))}, free_block_queue={QUEUE})"
-    known = writer.name_of(literal)
-    if known is not None:
-        return known
     writer.imports.setdefault("types", set()).add("SimpleNamespace")
-    name = writer.fresh("pool")
-    writer.lines.append(f"{name} = {literal}")
-    writer.named.append((literal, name))
-    return name
+    values = _named(pool_values(block_size))
+    return writer.bound("pool", f"SimpleNamespace({values}, free_block_queue={QUEUE})")
 
 
 def _named(values: Wire) -> str:
