@@ -8,7 +8,7 @@ from typing import Any
 
 from kvconform.conformance.common import Common
 from kvconform.conformance.values import parameters
-from kvconform.properties import drawn
+from kvconform.properties import drawn, drawn_changes
 from kvconform.properties.drawn_models import WITH_EMPTY, Model, memory, model
 from kvconform.properties.drawn_schedules import pool
 from kvconform.properties.given import Given
@@ -30,7 +30,7 @@ SPARE_BLOCKS = (0, -1, -2, -8, 1, 8)
 
 def _spec(given: Given) -> Arguments:
     spec = drawn.spec(given)
-    return {"spec": drawn.changed(given, "spec.then", spec) if given.kind != "uniform_type" else spec}
+    return {"spec": drawn_changes.changed(given, "spec.then", spec) if given.kind != "uniform_type" else spec}
 
 
 def _quantised(given: Given) -> Arguments:
@@ -55,8 +55,8 @@ def _deployed(given: Given) -> Arguments:
 
 
 def _pair(given: Given) -> Arguments:
-    first = drawn.changed(given, "spec.then", drawn.spec(given))
-    return {"specs": [first, drawn.changed(given, "other", first)]}
+    first = drawn_changes.changed(given, "spec.then", drawn.spec(given))
+    return {"specs": [first, drawn_changes.changed(given, "other", first)]}
 
 
 def _neighbours(given: Given) -> Arguments:

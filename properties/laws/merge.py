@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from kvconform.properties import drawn
+from kvconform.properties import drawn, drawn_changes
 from kvconform.properties.comparison import differences
 from kvconform.properties.given import Given
 from kvconform.properties.law import Violation, ensure, ensure_equal, law
@@ -23,14 +23,14 @@ KEPT = ("sliding_window", "extra_retained_tokens", "attention_chunk_size")
 
 def layer(given: Given, name: str = "spec") -> Spec:
     """A spec of the kind under test with any one field set beside the ones always drawn."""
-    spec: Spec = drawn.changed(given, f"{name}.then", drawn.spec(given, name))
+    spec: Spec = drawn_changes.changed(given, f"{name}.then", drawn.spec(given, name))
     return spec
 
 
 def pair(given: Given) -> list[Spec]:
     """Two layers of one kind that differ in at most one field."""
     first = layer(given)
-    return [first, drawn.changed(given, "other", first)]
+    return [first, drawn_changes.changed(given, "other", first)]
 
 
 def focus(given: Given, fields: Sequence[str]) -> tuple[str, ...]:
@@ -55,9 +55,10 @@ def merged_or_none(implementation: Implementation, specs: Sequence[Spec]) -> Spe
 def idempotent(implementation: Implementation, given: Given) -> None:
     """Merging copies of a spec returns that spec, every field.
 
-    A field that a merge drops is a field that the whole group loses.
+    A field that a merge drops is a field that the whole group loses. With every optional field set
+    at once, all that are dropped are told together.
     """
-    spec = layer(given)
+    spec = layer(given) if given.flag("one_field") else drawn_changes.every_field(given, drawn.spec(given))
     copies = given.choice("copies", (1, 2, 3))
     changes = differences(implementation.merge([spec] * copies), implementation.construct(spec))
     ensure(not changes, f"merge of {copies} equal layers: {changes}")
@@ -90,8 +91,8 @@ def associative(implementation: Implementation, given: Given) -> None:
     """Merging in steps equals merging at once."""
     first = layer(given)
     fields = focus(given, RECONCILED.get(given.kind, ()))
-    second = drawn.changed(given, "other", first, fields)
-    third = drawn.changed(given, "third", first, fields)
+    second = drawn_changes.changed(given, "other", first, fields)
+    third = drawn_changes.changed(given, "third", first, fields)
     at_once = merged_or_none(implementation, [first, second, third])
     partial = merged_or_none(implementation, [first, second])
     in_steps = None if partial is None else merged_or_none(implementation, [partial, third])
@@ -109,16 +110,18 @@ def associative(implementation: Implementation, given: Given) -> None:
 def keeps_every_field(implementation: Implementation, given: Given) -> None:
     """Where members differ, the merge refuses or the field is one that the kind may reconcile.
 
-    Else one layer of the group is read by another's format, window or sinks.
+    Else one layer of the group is read by another's format, window or sinks. A merge that compares
+    no field of the page is told so at once.
     """
-    members = pair(given)
-    merged = merged_or_none(implementation, members)
-    if merged is None:
-        return
-    reconciled = RECONCILED.get(given.kind, ())
-    for index, member in enumerate(members):
-        changes = differences(merged, implementation.construct(member), but=reconciled)
-        ensure(not changes, f"merge answers although it does not keep layer {index}: {changes}")
+    first, second = pair(given)
+    for members in ((first, drawn_changes.otherwise_stored(given, first)), (first, second)):
+        merged = merged_or_none(implementation, members)
+        if merged is None:
+            continue
+        reconciled = RECONCILED.get(given.kind, ())
+        for index, member in enumerate(members):
+            changes = differences(merged, implementation.construct(member), but=reconciled)
+            ensure(not changes, f"merge answers although it does not keep layer {index}: {changes}")
 
 
 @law(
@@ -152,7 +155,7 @@ def keeps_page(implementation: Implementation, given: Given) -> None:
 def covers_bound(implementation: Implementation, given: Given) -> None:
     """The merged bound is at least every member's."""
     first = layer(given)
-    members = [first, drawn.changed(given, "other", first, focus(given, KEPT))]
+    members = [first, drawn_changes.changed(given, "other", first, focus(given, KEPT))]
     # A request shorter than both windows does not tell them apart.
     windows = [getattr(member, "sliding_window", None) for member in members]
     both = sum(0 if window is None else window for window in windows)
@@ -219,7 +222,7 @@ def conflicting(given: Given) -> list[Spec]:
         cleared = {"sliding_window": None, "attention_chunk_size": None}
         size = given.integer("size", at_least=1, at_most=1 << 32)
         first = replace(first, **{**cleared, conflict: size})
-    return [first, drawn.change(given, "other", first, conflict)]
+    return [first, drawn_changes.change(given, "other", first, conflict)]
 
 
 @law("merge/refuses-conflicts", severity="safety", kinds=tuple(CONFLICTS), needs=NEEDS, proved=True)
@@ -290,7 +293,10 @@ def non_causal_spreads(implementation: Implementation, given: Given) -> None:
 def leaves_inputs(implementation: Implementation, given: Given) -> None:
     """Members are unchanged by a merge and not shared with its result."""
     first = layer(given)
-    members = [first, drawn.changed(given, "other", first, RECONCILED.get(given.kind, ("block_size",)))]
+    members = [
+        first,
+        drawn_changes.changed(given, "other", first, RECONCILED.get(given.kind, ("block_size",))),
+    ]
     try:
         effects = implementation.merge_side_effects(members)
     except Refused:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kvconform.properties import drawn
+from kvconform.properties import drawn, drawn_changes
 from kvconform.properties.comparison import differences
 from kvconform.properties.given import Given
 from kvconform.properties.law import ensure, ensure_equal, law
@@ -123,7 +123,7 @@ def padding_share(implementation: Implementation, given: Given) -> None:
 )
 def keeps_the_rest(implementation: Implementation, given: Given) -> None:
     """Every field that does not derive from the block size is kept."""
-    spec = drawn.changed(given, "spec.then", drawn.spec(given))
+    spec = drawn_changes.changed(given, "spec.then", drawn.spec(given))
     block_size = new_block_size(given, spec)
     resized = implementation.copy_with_new_block_size(spec, block_size)
     ensure_equal(resized.block_size, block_size, "block size", "the one asked for")

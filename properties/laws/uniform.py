@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kvconform.properties import drawn
+from kvconform.properties import drawn, drawn_changes
 from kvconform.properties.given import Given
 from kvconform.properties.law import ensure, ensure_equal, law
 from kvconform.reference.deployment import Deployment
@@ -45,8 +45,8 @@ def neighbour(given: Given, name: str, spec: Spec) -> Spec:
         has = given.implementation.kinds()
         kind = given.choice(f"{name}.kind", [other for other in SHARING if other in has])
     if kind == spec.kind:
-        changeable = drawn.changeable(given, spec)
-        return drawn.changed(given, name, spec, [field for field in CHANGED if field in changeable])
+        changeable = drawn_changes.changeable(given, spec)
+        return drawn_changes.changed(given, name, spec, [field for field in CHANGED if field in changeable])
     if kind == "mamba" or spec.kind == "mamba":
         other: Spec = drawn.spec(given, name, kind, padding=NONE, block_size=spec.block_size)
         return other
