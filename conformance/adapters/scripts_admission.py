@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvconform.conformance.adapters.scripts_manager import named_arguments
 from kvconform.conformance.adapters.vllm_admission import (
     MAKE,
     admission_arguments,
@@ -29,7 +30,7 @@ def write_admission(writer: Writer, spec: Wire, deployment: Wire, answer: Any) -
     made = writer.spec(spec)
     pool = _pool(writer, spec["block_size"])
     named = manager_arguments(modules, spec["block_size"], **given)
-    make = f"{writer.function(MAKE)}(kv_cache_spec={made}, block_pool={pool}, {_named(named)})"
+    make = f"{writer.function(MAKE)}(kv_cache_spec={made}, block_pool={pool}, {named_arguments(named)})"
     if isinstance(answer, Exception):
         # Managers are refused when they are made; what one asks for is a number.
         writer.lines += writer.attempt(make)
@@ -37,7 +38,7 @@ def write_admission(writer: Writer, spec: Wire, deployment: Wire, answer: Any) -
     manager = make_manager(modules, writer.adapter.release.build(spec), **given)
     name = writer.fresh("manager")
     capped = cap(manager)
-    asked = _named(admission_arguments(manager, deployment["max_model_len"]))
+    asked = named_arguments(admission_arguments(manager, deployment["max_model_len"]))
     blocks = f"{name}.{capped}" if capped else f"{name}.get_num_blocks_to_allocate({asked})"
     writer.lines += [f"{name} = {make}", f"print({blocks})"]
 
@@ -45,9 +46,5 @@ def write_admission(writer: Writer, spec: Wire, deployment: Wire, answer: Any) -
 def _pool(writer: Writer, block_size: int) -> str:
     """The name of a stand-in for a pool."""
     writer.imports.setdefault("types", set()).add("SimpleNamespace")
-    values = _named(pool_values(block_size))
+    values = named_arguments(pool_values(block_size))
     return writer.bound("pool", f"SimpleNamespace({values}, free_block_queue={QUEUE})")
-
-
-def _named(values: Wire) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in values.items())

@@ -88,7 +88,7 @@ class ScheduleWriter:
             if lines:
                 seen.add(event["request"])
         requests = sorted(seen)
-        writer.lines.append(f"manager = KVCacheManager({config}, {_named(self.given)})")
+        writer.lines.append(f"manager = KVCacheManager({config}, {named_arguments(self.given)})")
         writer.lines += [begun[index] for index in requests]
         names = ", ".join(f"request{index}" for index in requests)
         writer.lines += ["", *SHOW.format(null=trace["null_block"], requests=names).splitlines(), ""]
@@ -171,5 +171,6 @@ def _literal(name: str, value: Any) -> str:
     return f"[0] * {len(value)}" if name == "all_token_ids" else repr(value)
 
 
-def _named(values: Wire) -> str:
+def named_arguments(values: Wire) -> str:
+    """Arguments by name, as they are written in a call."""
     return ", ".join(f"{name}={value!r}" for name, value in values.items())

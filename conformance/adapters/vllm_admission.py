@@ -6,11 +6,10 @@ until it is driven, but for sinks.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from kvconform.conformance.adapters.vllm import Settings
-from kvconform.conformance.adapters.vllm_modules import MANAGERS, UTILITIES, PlanningModules
+from kvconform.conformance.adapters.vllm_modules import MANAGERS, UTILITIES, PlanningModules, taken
 from kvconform.conformance.adapters.vllm_outcomes import Unsupported
 
 MAKE = "get_manager_for_kv_cache_spec"
@@ -61,9 +60,7 @@ def manager_arguments(modules: PlanningModules, block_size: int, **wanted: Any) 
         **wanted,
     }
     base = modules.load(MANAGERS).SingleTypeKVCacheManager
-    takers = (modules.function(MAKE), base.__init__)
-    accepted = {name for taker in takers for name in inspect.signature(taker).parameters}
-    return {name: value for name, value in given.items() if name in accepted}
+    return taken(given, modules.function(MAKE), base.__init__)
 
 
 def deployed(deployment: Wire) -> Wire:
@@ -98,8 +95,7 @@ def admission_arguments(manager: Any, length: int) -> Wire:
         "num_local_computed_tokens": 0,
         "apply_admission_cap": True,
     }
-    accepted = inspect.signature(manager.get_num_blocks_to_allocate).parameters
-    return {name: value for name, value in asked.items() if name in accepted}
+    return taken(asked, type(manager).get_num_blocks_to_allocate)
 
 
 def admission_blocks(modules: PlanningModules, manager: Any, length: int) -> int:

@@ -7,14 +7,18 @@ shared in part, which copies it on the device.
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from kvconform.conformance.adapters.vllm_modules import MANAGERS, UTILITIES, PlanningModules
+from kvconform.conformance.adapters.vllm_modules import (
+    MANAGERS,
+    UTILITIES,
+    PlanningModules,
+    parameters,
+    taken,
+)
 from kvconform.conformance.adapters.vllm_outcomes import Refused, Unsupported
 
 POOL = "vllm.v1.core.block_pool"
@@ -56,14 +60,7 @@ def manager_arguments(make: Any, sizes: Sequence[int], deployment: Wire, schedul
         "max_in_flight_tokens": deployment["in_flight_tokens"],
         "enable_caching": schedule["prefix_caching"],
     }
-    accepted = parameters(make.__init__)
-    return {name: value for name, value in given.items() if name in accepted}
-
-
-@cache
-def parameters(method: Callable[..., Any]) -> frozenset[str]:
-    """The names of a method's parameters."""
-    return frozenset(inspect.signature(method).parameters)
+    return taken(given, make.__init__)
 
 
 class Driver:

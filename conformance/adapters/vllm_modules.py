@@ -5,12 +5,14 @@ Planning modules import most of the serving package, of which sizing calls nothi
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 import sys
 import traceback
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -142,3 +144,15 @@ class PlanningModules:
             deliberate = frames[-1] is own[-1] and (frames[-1].line or "").startswith("raise")
             kind = Refused if isinstance(error, DOCUMENTED) and deliberate else Undocumented
             raise kind(reason(error, self.root)) from error
+
+
+@cache
+def parameters(function: Callable[..., Any]) -> frozenset[str]:
+    """The names of a function's parameters."""
+    return frozenset(inspect.signature(function).parameters)
+
+
+def taken(given: Mapping[str, Any], *functions: Callable[..., Any]) -> dict[str, Any]:
+    """What of the arguments any of the release's functions takes, by name."""
+    names = frozenset().union(*map(parameters, functions))
+    return {name: value for name, value in given.items() if name in names}

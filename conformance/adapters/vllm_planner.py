@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -18,7 +17,7 @@ from kvconform.conformance.adapters.vllm import INTERFACE, Adapter, Settings
 from kvconform.conformance.adapters.vllm_admission import admission_blocks, deployed, make_manager
 from kvconform.conformance.adapters.vllm_configuration import Configuration
 from kvconform.conformance.adapters.vllm_manager import MANAGER, follow_schedule
-from kvconform.conformance.adapters.vllm_modules import MANAGERS, REGISTRY, PlanningModules
+from kvconform.conformance.adapters.vllm_modules import MANAGERS, REGISTRY, PlanningModules, parameters
 from kvconform.conformance.adapters.vllm_outcomes import Refused, Unsupported
 
 FUNCTIONS = {
@@ -146,7 +145,7 @@ class Planner:
         with self._handed_over(ranks, deployment, automatic_length) as (built, settings):
             arguments: list[Any] = [settings, built, list(available_memory)]
             function = self.modules.function("get_kv_cache_configs")
-            if "global_kv_cache_groups" in inspect.signature(function).parameters:
+            if "global_kv_cache_groups" in parameters(function):
                 group = self.modules.function("get_global_kv_cache_groups")
                 arguments.append(self.modules.call(group, settings, built))
             return self.modules.call(function, *arguments), settings

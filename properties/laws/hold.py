@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 
 from kvconform.properties import drawn
@@ -60,9 +61,14 @@ DRIVEN = ("follow_schedule",)
 
 def _driven(implementation: Implementation, given: Given, **limits: bool) -> tuple[Pool, Trace]:
     """A drawn pool, and what the implementation's manager does with its schedule."""
-    drawn_pool = pool(given, **limits)
+    driven = pool(given, **limits)
+    return driven, _trace(implementation, given, driven)
+
+
+def _trace(implementation: Implementation, given: Given, driven: Pool) -> Trace:
+    """What the implementation's manager does with the pool's schedule; a refusal gives up the run."""
     try:
-        return drawn_pool, implementation.follow_schedule(*drawn_pool)
+        return implementation.follow_schedule(*driven)
     except Refused:
         given.reject()
 
@@ -76,15 +82,17 @@ DID = {
 """What became of a request that was to schedule a step."""
 
 
+def _steps(driven: Pool, trace: Trace) -> Iterator[tuple[str, Event, Moment, list[Progress]]]:
+    """Each event in words, and as `follow` gives it."""
+    for index, (event, moment, progress) in enumerate(follow(driven.schedule, trace, driven.deployment)):
+        yield _seen(event, moment, index), event, moment, progress
+
+
 def _seen(event: Event, moment: Moment, index: int) -> str:
     """Which event it was, for a message."""
     did = DID[moment.outcome] if event.action == "schedule" else f"to {event.action}"
     upto = f" up to token {moment.computed_tokens}" if moment.outcome == "scheduled" else ""
     return f"event {index}, request {event.request} {did}{upto}"
-
-
-def _held(table: tuple[int, ...], null: int) -> set[int]:
-    return {block for block in table if block != null}
 
 
 @law("hold/total", severity="agreement", kinds=MANAGED, needs=DRIVEN)
@@ -94,11 +102,8 @@ def total(implementation: Implementation, given: Given) -> None:
     What groups it cannot serve it refuses when it is made; later, it takes the server with it.
     """
     driven, trace = _driven(implementation, given)
-    for index, (event, moment, _) in enumerate(follow(driven.schedule, trace, driven.deployment)):
-        ensure(
-            moment.outcome != "fell",
-            f"{_seen(event, moment, index)}: the manager fell over it: {moment.reason}",
-        )
+    for seen, _, moment, _ in _steps(driven, trace):
+        ensure(moment.outcome != "fell", f"{seen}: the manager fell over it: {moment.reason}")
 
 
 @law("hold/within-bound", severity="safety", kinds=MANAGED, needs=(*DRIVEN, "max_blocks_per_request"))
@@ -117,13 +122,12 @@ def within_bound(implementation: Implementation, given: Given) -> None:
         bound = implementation.max_blocks_per_request(spec, driven.deployment)
     except Refused:
         given.reject()
-    for index, (event, moment, _) in enumerate(follow(driven.schedule, trace, driven.deployment)):
+    for seen, event, moment, _ in _steps(driven, trace):
         for table in moment.tables[event.request][:1]:
-            held = len(_held(table, trace.null_block))
+            held = len({*table} - {trace.null_block})
             ensure(
                 held <= bound,
-                f"{_seen(event, moment, index)}: holds {held} blocks of {spec.kind}, wanted at most "
-                f"{bound} = bound of a request",
+                f"{seen}: holds {held} blocks of {spec.kind}, wanted at most {bound} = bound of a request",
             )
 
 
@@ -135,21 +139,20 @@ def conserves(implementation: Implementation, given: Given) -> None:
     group.
     """
     driven, trace = _driven(implementation, given)
-    for index, (event, moment, _) in enumerate(follow(driven.schedule, trace, driven.deployment)):
+    for seen, _, moment, _ in _steps(driven, trace):
         hands = _hands(moment, trace.null_block)
         withheld = len(trace.withheld_blocks)
         ensure_equal(
             moment.free_blocks + len(hands) + withheld + 1,
             driven.config.num_blocks,
-            f"{_seen(event, moment, index)}: {moment.free_blocks} free + {len(hands)} held + {withheld} "
-            "withheld + 1 null",
+            f"{seen}: {moment.free_blocks} free + {len(hands)} held + {withheld} withheld + 1 null",
             "blocks of the pool",
         )
         for block, places in hands.items():
             first, *others = places
             ensure(
                 all(_may_share(driven, first, other) for other in others),
-                f"{_seen(event, moment, index)}: block {block} is held as {', '.join(map(_place, places))}",
+                f"{seen}: block {block} is held as {', '.join(map(_place, places))}",
             )
 
 
@@ -193,11 +196,10 @@ def keeps_what_is_read(implementation: Implementation, given: Given) -> None:
     driven, trace = _driven(implementation, given)
     spec = driven.specs[0]
     before: dict[tuple[int, int], int] = {}
-    for index, (event, moment, progress) in enumerate(follow(driven.schedule, trace, driven.deployment)):
+    for seen, _, moment, progress in _steps(driven, trace):
         if moment.outcome == "fell":
             # It had freed for a step that was then not scheduled; hold/total reports it.
             break
-        seen = _seen(event, moment, index)
         kept: dict[tuple[int, int], int] = {}
         for request, tables in enumerate(moment.tables):
             if not tables or progress[request].ended:
@@ -238,11 +240,9 @@ def returns_all(implementation: Implementation, given: Given) -> None:
     driven = pool(given)
     endings = tuple(Event(action="finish", request=index) for index in range(len(driven.schedule.requests)))
     schedule = replace(driven.schedule, events=(*driven.schedule.events, *endings))
-    try:
-        trace = implementation.follow_schedule(driven.config, driven.deployment, schedule)
-    except Refused:
-        given.reject()
-    *_, (_, last, _) = follow(schedule, trace, driven.deployment)
+    driven = driven._replace(schedule=schedule)
+    trace = _trace(implementation, given, driven)
+    *_, (_, _, last, _) = _steps(driven, trace)
     if last.outcome == "fell":
         # hold/total reports it.
         given.reject()
@@ -257,8 +257,7 @@ def reserves_what_it_takes(implementation: Implementation, given: Given) -> None
     many keeps requests waiting.
     """
     driven, trace = _driven(implementation, given)
-    for index, (event, moment, _) in enumerate(follow(driven.schedule, trace, driven.deployment)):
-        seen = _seen(event, moment, index)
+    for seen, _, moment, _ in _steps(driven, trace):
         ensure(
             moment.reserved_blocks >= 0,
             f"{seen}: found {moment.reserved_blocks} blocks necessary, wanted at least 0",
@@ -279,10 +278,9 @@ def hits_are_pinned(implementation: Implementation, given: Given) -> None:
     Hits that the request never reads, since a window has passed them, need not be kept.
     """
     driven, trace = _driven(implementation, given, alike=True)
-    for index, (event, moment, progress) in enumerate(follow(driven.schedule, trace, driven.deployment)):
+    for seen, event, moment, progress in _steps(driven, trace):
         if moment.outcome != "scheduled" or not moment.hit_blocks:
             continue
-        seen = _seen(event, moment, index)
         tables = moment.tables[event.request]
         read = [
             {place for place in _read(spec, progress[event.request]) if place < len(found)}
@@ -315,10 +313,9 @@ def withholds_reserved(implementation: Implementation, given: Given) -> None:
         f"{len(set(trace.withheld_blocks))} blocks withheld, wanted at least {sinks} for sinks",
     )
     reserved = {trace.null_block, *trace.withheld_blocks}
-    for index, (event, moment, progress) in enumerate(follow(driven.schedule, trace, driven.deployment)):
+    for seen, event, moment, progress in _steps(driven, trace):
         if moment.outcome != "scheduled":
             continue
-        seen = _seen(event, moment, index)
         mine = progress[event.request]
         start = mine.computed - mine.in_flight[-1][0]
         table = moment.tables[event.request][0]

@@ -114,11 +114,11 @@ def keeps_every_field(implementation: Implementation, given: Given) -> None:
     no field of the page is told so at once.
     """
     first, second = pair(given)
+    reconciled = RECONCILED.get(given.kind, ())
     for members in ((first, drawn_changes.otherwise_stored(given, first)), (first, second)):
         merged = merged_or_none(implementation, members)
         if merged is None:
             continue
-        reconciled = RECONCILED.get(given.kind, ())
         for index, member in enumerate(members):
             changes = differences(merged, implementation.construct(member), but=reconciled)
             ensure(not changes, f"merge answers although it does not keep layer {index}: {changes}")
